@@ -245,7 +245,7 @@ impl Case {
         self.ctx.attach_anonymous(&Arc::new(Consumer { name: name.into(), labels, ..Consumer::default() }));
     }
 
-    /// Runs one hook to its end, with the request's body if it asks for it; a reply, or None to go on.
+    /// Runs one hook to its end, with the request's body if it requests it; a reply, or None to continue.
     pub(crate) fn run(&mut self, entry: &Entry, phase: Phase) -> Option<Reply> {
         let env = Env { now_ms: self.now_ms, ..Env::new(&self.node, &self.local, &self.consumers) };
         let ctx = &mut self.ctx;
@@ -377,7 +377,7 @@ pub(crate) fn spawning(runtime: &tokio::runtime::Handle) -> impl Fn(sigma_plugin
     move |work| drop(runtime.spawn(work))
 }
 
-/// A node whose background work goes on, on a thread of its own.
+/// A node whose background work continues, on its own thread.
 pub(crate) struct Beside {
     pub(crate) node: Arc<Node>,
     /// Ends the thread.

@@ -25,7 +25,7 @@ const REFERENCES = {
  */
 export function fieldOf(schema, value, name = "") {
   const alternatives = schema?.anyOf ?? schema?.oneOf;
-  // An id is a text or a number; a field of the same name with another schema is no reference.
+  // An id is a text or a number; a field of the same name with another schema is not a reference.
   if (alternatives && Object.hasOwn(REFERENCES, name)) return { kind: "reference", collection: REFERENCES[name] };
   if (alternatives && schema.type === undefined) {
     const usable = alternatives.filter((one) => isObject(one) && (one.type || one.enum));

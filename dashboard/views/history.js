@@ -31,7 +31,7 @@ const COLUMNS = [
 function changeOf({ summary, keys, rollback_to, note: text }) {
   const all = summary.created + summary.changed + summary.deleted;
   const more = all > keys.length && keys.length > 0 ? ` and ${format.count(all - keys.length)} more` : "";
-  const back = rollback_to === undefined ? "" : `back to version ${rollback_to}: `;
+  const back = rollback_to === undefined ? "" : `restored version ${rollback_to}: `;
   const named = `${back}${keys.join(", ")}${more}`;
   return [kindBadges(summary), named || text || "no change of an object"];
 }

@@ -46,7 +46,7 @@ $ curl -s http://127.0.0.1:9080/orders | grep '"uri"'
 struct Config {
     /// The URL of the service.
     service: Service,
-    /// Milliseconds to wait for its answer.
+    /// Milliseconds to wait for its response.
     #[schemars(range(min = 1, max = 60_000), extend("default" = 500))]
     timeout: u64,
     /// Media types of the pages.
@@ -131,7 +131,7 @@ mod tests {
     use std::rc::Rc;
 
     use serde_json::{Value, json};
-    use sigma_plugin::outbound::{Answer, Call, Calling, Outbound};
+    use sigma_plugin::outbound::{Call, Calling, Outbound, ServiceResponse};
     use sigma_plugin::{Consumers, Entry, Kind, Local, Node, Roster};
     use sigma_schema::plugins::{PluginSchemas, PluginScope};
 
@@ -147,7 +147,11 @@ mod tests {
     impl Outbound for Service {
         fn call(&self, call: Call) -> Calling {
             assert_eq!((&*call.host, &call.target[..]), ("bulletin", &b"/today"[..]));
-            let answer = Answer { status: self.0, body: b"closed today".to_vec(), ..Answer::default() };
+            let answer = ServiceResponse {
+                status: self.0,
+                body: b"closed today".to_vec(),
+                ..ServiceResponse::default()
+            };
             Box::pin(std::future::ready(Ok(answer)))
         }
     }
@@ -194,6 +198,6 @@ mod tests {
         assert!(refusal(json!({})).contains("property \"service\" is required"));
         assert!(refusal(json!({"service": "bulletin"})).contains("`bulletin` has no scheme"));
         assert!(refusal(json!({"service": url, "timeout": 0})).contains("expected 0 to be at least 1"));
-        assert!(refusal(json!({"service": url, "types": ["html"]})).contains("`html` is no media type"));
+        assert!(refusal(json!({"service": url, "types": ["html"]})).contains("`html` is not a media type"));
     }
 }

@@ -1,18 +1,18 @@
-//! Filters of bodies: pieces, whole bodies and trailers go to the processor, its answers to the receiver.
+//! Filters of bodies: pieces, whole bodies and trailers go to the processor, its responses to the receiver.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::{self, Poll, ready};
 
-use sigma_buffer::held::{self, Held};
+use sigma_buffer::held::{self, CountedBytes};
 use sigma_http::{BodyLength, Chunk, Fault, Frame, Headers};
 use sigma_plugin::{BodyFilter, Context, Frames, Reply};
 
 use crate::fields::forwarded;
 use crate::messages::{BodyMutation, CommonResponse, HttpBody, HttpTrailers, Mutation, Part};
 use crate::mode::BodyMode;
-use crate::rules::Place;
+use crate::rules::ChangeTarget;
 use crate::session::{Answered, CUT, Direction, Failure, Got, Kind, Session, failed};
 
 /// Largest piece of a body in one message, as in Envoy's full duplex.
@@ -22,9 +22,9 @@ pub(crate) const PIECE_BYTES: usize = 64 * 1024;
 enum State {
     /// It reads more of the body
     Reading,
-    /// It waits for the answer to this piece. With `true` the piece is the last one
+    /// It waits for the response to this piece. With `true` the piece is the last one
     Piece(Vec<u8>, bool),
-    /// It waits for the answer to these trailers
+    /// It waits for the response to these trailers
     Trailers(Box<Headers>),
     /// The rest passes unchanged
     Passing,
@@ -34,7 +34,7 @@ enum State {
     Ended,
 }
 
-/// A filter that waits for an answer to each message.
+/// A filter that waits for a response to each message.
 pub(crate) struct Lockstep {
     session: Rc<RefCell<Session>>,
     direction: Direction,
@@ -50,7 +50,7 @@ pub(crate) struct Lockstep {
     /// The part that passes behind a buffered beginning.
     rest: Option<Chunk>,
     /// Memory of the body in this filter.
-    held: Held,
+    held: CountedBytes,
 }
 
 impl Lockstep {
@@ -72,7 +72,7 @@ impl Lockstep {
             trailers: None,
             buffered: Vec::new(),
             rest: None,
-            held: Held::default(),
+            held: CountedBytes::default(),
         }
     }
 
@@ -147,7 +147,7 @@ impl Lockstep {
             drop(session);
             return Err(refuse(
                 ctx,
-                Reply::new(status).because("a body is over max_body_bytes").text(Vec::new()),
+                Reply::new(status).because("a body exceeds max_body_bytes").text(Vec::new()),
             ));
         }
         let room = limit - self.buffered.len();
@@ -158,7 +158,7 @@ impl Lockstep {
         Ok(())
     }
 
-    /// Follows the answer to a piece.
+    /// Follows the response to a piece.
     fn answered(
         &mut self,
         common: CommonResponse,
@@ -169,7 +169,7 @@ impl Lockstep {
         self.session.borrow().note_route_cache(&common);
         if self.mode == BodyMode::Buffered && self.direction == Direction::Response {
             let mutation = common.header_mutation.as_ref();
-            let applied = self.session.borrow_mut().apply(mutation, Place::Response, ctx, None);
+            let applied = self.session.borrow_mut().apply(mutation, ChangeTarget::Response, ctx, None);
             if let Err(got) = applied {
                 return self.leave(*got, original, is_last, ctx);
             }
@@ -177,7 +177,7 @@ impl Lockstep {
         match mutated(common.body_mutation, original) {
             Ok(body) => self.release(&body, is_last),
             Err(original) => {
-                let reason = "the processor streams a body that is not in full duplex";
+                let reason = "the processor streams a body that is not FULL_DUPLEX_STREAMED";
                 self.session.borrow_mut().fail(Failure::Broken, reason);
                 return self.leave_again(original, is_last, ctx);
             }
@@ -404,7 +404,7 @@ pub(crate) fn trailers_part(direction: Direction, trailers: &Headers, session: &
     }
 }
 
-/// Applies the answer to trailers.
+/// Applies the response to trailers.
 pub(crate) fn end_with(
     session: &Rc<RefCell<Session>>,
     direction: Direction,
@@ -413,8 +413,8 @@ pub(crate) fn end_with(
     ctx: &mut Context,
 ) -> Result<(), Fault> {
     let place = match direction {
-        Direction::Request => Place::RequestTrailers,
-        Direction::Response => Place::ResponseTrailers,
+        Direction::Request => ChangeTarget::RequestTrailers,
+        Direction::Response => ChangeTarget::ResponseTrailers,
     };
     let got = match got {
         Got::Answer(Answered::Trailers(mutation)) => {
@@ -435,7 +435,7 @@ pub(crate) fn end_with(
 /// A response in pieces comes too late: the other message is on its way.
 pub(crate) fn refuse_streamed(session: &Rc<RefCell<Session>>, ctx: &mut Context) -> Fault {
     let mut session = session.borrow_mut();
-    session.break_streamed("the processor streams a response after the exchange has begun to send");
+    session.break_streamed("the processor streams a response after the gateway began to send one");
     refuse(ctx, failed(&session.config, Failure::Broken))
 }
 

@@ -43,11 +43,11 @@ pub(crate) struct Config {
     /// The parts that the processor gets.
     #[schemars(extend("default" = {}))]
     pub(crate) processing_mode: ProcessingMode,
-    /// Milliseconds for each answer, from the time when the message was written. Envoy's default of 200 is too short for
-    /// a first connection, a large body or a slow lookup.
+    /// Milliseconds for each response, from the time when the message was written. Envoy's default of 200 is too short
+    /// for a first connection, a large body or a slow lookup.
     #[schemars(range(min = 1, max = 3_600_000), extend("default" = 1000))]
     pub(crate) message_timeout: u64,
-    /// Largest timeout in milliseconds that the processor may set for one answer; 0: it may set none.
+    /// Largest timeout in milliseconds that the processor may set for one response; 0: it may set none.
     #[schemars(range(max = 3_600_000), extend("default" = 0))]
     pub(crate) max_message_timeout: u64,
     /// Milliseconds that the processor may be silent in full duplex after it got the whole body. Messages there have no
@@ -69,7 +69,7 @@ pub(crate) struct Config {
     /// Attributes that the processor gets with the head of the response.
     #[schemars(extend("default" = []))]
     pub(crate) response_attributes: Vec<Attribute>,
-    /// Whether the processor may change the processing mode in its answers to headers.
+    /// Whether the processor may change the processing mode in its responses to headers.
     #[schemars(extend("default" = false))]
     pub(crate) allow_mode_override: bool,
     /// The modes that it may choose; empty: any.
@@ -78,7 +78,7 @@ pub(crate) struct Config {
     /// Whether a response by the processor itself is a failure.
     #[schemars(extend("default" = false))]
     pub(crate) disable_immediate_response: bool,
-    /// Whether the processor only watches: nothing waits for it, and its answers are ignored.
+    /// Whether the processor only watches: nothing waits for it, and its responses are ignored.
     #[schemars(extend("default" = false))]
     pub(crate) observability_mode: bool,
     /// Milliseconds that a watching processor has after the exchange, to read its messages.
@@ -151,7 +151,7 @@ impl Configuration for Config {
         match (&self.grpc_service, &self.http_service) {
             (Some(grpc), None) if &*grpc.uri.target != "/" => {
                 let path = &grpc.uri.target;
-                return Err(format!("grpc_service.uri: the method has its own path: leave `{path}` out"));
+                return Err(format!("grpc_service.uri: the gRPC method sets the path: remove `{path}`"));
             }
             (Some(grpc), None) => check_metadata(&grpc.initial_metadata)?,
             (None, Some(_)) => self.check_http()?,
@@ -165,7 +165,7 @@ impl Configuration for Config {
         for (number, mode) in self.allowed_override_modes.iter().enumerate() {
             if mode.has_duplex() {
                 let place = format!("allowed_override_modes[{number}]");
-                return Err(format!("{place}: FULL_DUPLEX_STREAMED cannot be chosen during an exchange"));
+                return Err(format!("{place}: FULL_DUPLEX_STREAMED cannot be selected during an exchange"));
             }
         }
         if !self.allowed_override_modes.is_empty() && !self.allow_mode_override {
@@ -203,10 +203,14 @@ impl Config {
         let mode = &self.processing_mode;
         let can_be_watched = |mode| matches!(mode, BodyMode::None | BodyMode::Streamed);
         if !can_be_watched(mode.request_body_mode) || !can_be_watched(mode.response_body_mode) {
-            return Err("processing_mode: with observability_mode bodies are NONE or STREAMED".to_owned());
+            return Err(
+                "processing_mode: with observability_mode, bodies must be NONE or STREAMED".to_owned()
+            );
         }
         if self.allow_mode_override {
-            return Err("allow_mode_override: answers are ignored with observability_mode".to_owned());
+            return Err(
+                "allow_mode_override: observability_mode ignores responses of the processor".to_owned()
+            );
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use crate::body::{
     PIECE_BYTES, end_with, note_done, push, queue_piece, refuse, refuse_streamed, trailers_part,
 };
 use crate::messages::Mutation;
-use crate::rules::Place;
+use crate::rules::ChangeTarget;
 use crate::session::{Answered, Direction, Failure, Got, Kind, Session};
 
 /// A filter that sends pieces while it passes the processor's pieces on.
@@ -26,9 +26,9 @@ pub(crate) struct Duplex {
     /// The end of the body was sent.
     has_ended: bool,
     trailers: Option<Box<Headers>>,
-    /// The end has been passed on.
+    /// The end has been forwarded.
     is_over: bool,
-    /// Something of the processor was passed on: the original can not replace it any more.
+    /// Something of the processor was forwarded: the original can not replace it any more.
     has_begun: bool,
     /// Bytes of the original were sent here.
     has_sent: bool,
@@ -103,7 +103,7 @@ impl Duplex {
         match got {
             Got::Answer(Answered::Headers(common)) => {
                 let mutation = common.header_mutation.as_ref();
-                let applied = self.session.borrow_mut().apply(mutation, Place::Response, ctx, None);
+                let applied = self.session.borrow_mut().apply(mutation, ChangeTarget::Response, ctx, None);
                 applied.or_else(|got| self.leave(*got, ctx))
             }
             Got::Answer(Answered::Body(common)) => {
@@ -118,7 +118,8 @@ impl Duplex {
                         Ok(())
                     }
                     _ => {
-                        let reason = "the processor answers a body in full duplex without streamed_response";
+                        let reason =
+                            "the processor responds to a FULL_DUPLEX_STREAMED body without streamed_response";
                         self.session.borrow_mut().fail(Failure::Broken, reason);
                         Err(self.cut(ctx))
                     }
@@ -141,7 +142,7 @@ impl Duplex {
         }
     }
 
-    /// The session is over before its body is.
+    /// The session has ended before its body is.
     fn leave(&mut self, got: Got, ctx: &mut Context) -> Result<(), Fault> {
         match got {
             Got::Reply(reply) => Err(refuse(ctx, reply)),

@@ -15,7 +15,7 @@ pub(crate) enum Event {
     MutationRejected,
     /// A processing mode was not permitted.
     ModeRejected,
-    /// The processor asked for another choice of the route, which is not supported.
+    /// The processor requested another choice of the route, which is not supported.
     RouteCache,
     /// A message for a watching processor was dropped.
     Dropped,

@@ -1,4 +1,4 @@
-//! A processor with HTTP: each message about headers is a POST of JSON, its response the answer in JSON.
+//! A processor with HTTP: each message about headers is a POST of JSON, its response the response in JSON.
 
 use std::rc::Rc;
 
@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE};
 use serde_json::{Value, json};
 use sigma_http::{Headers, Method};
-use sigma_plugin::outbound::{Answer as HttpAnswer, Call, CallError};
+use sigma_plugin::outbound::{Call, CallError, ServiceResponse as HttpAnswer};
 use sigma_plugin::{Context, Env, Reply, ResponseStep, Step};
 use sigma_plugin_kit::envoy::{BoolValue, HeaderMap, HeaderOption, HeaderValue, Struct};
 
@@ -20,7 +20,7 @@ use crate::messages::{
 };
 use crate::session::{Failure, Got};
 
-/// An answer of the processor.
+/// A response of the processor.
 #[derive(Debug, PartialEq)]
 enum Parsed {
     Headers(CommonResponse),
@@ -120,7 +120,7 @@ fn message(part: &str, headers: HeaderMap, is_end: bool, attributes: Struct) -> 
     message
 }
 
-/// Returns the answer to a head; else the reply that ends the exchange, or None to go on without the processor.
+/// Returns the response to a head; else the reply that ends the exchange, or None to continue without the processor.
 fn follow(
     session: &Shared,
     answer: Result<HttpAnswer, CallError>,
@@ -130,13 +130,12 @@ fn follow(
         Err(error) => Err((failure_of(&error), error.0)),
         Ok(answer) if answer.status != 200 => {
             let status = answer.status;
-            Err((Failure::Broken, format!("the processor answers with the HTTP status {status}")))
+            Err((Failure::Broken, format!("the processor responded with the HTTP status {status}")))
         }
         Ok(answer) => {
             let json = serde_json::from_slice(&answer.body).ok();
-            json.and_then(|json| parse(&json, part)).ok_or_else(|| {
-                (Failure::Broken, "the processor's answer is not one of its protocol".to_owned())
-            })
+            json.and_then(|json| parse(&json, part))
+                .ok_or_else(|| (Failure::Broken, "the processor's response is malformed".to_owned()))
         }
     };
     let mut session = session.borrow_mut();
@@ -152,9 +151,9 @@ fn follow(
     }
 }
 
-/// A call without an answer in its time says so.
+/// A call without a response in its time says so.
 fn failure_of(error: &CallError) -> Failure {
-    if error.0.starts_with("no answer within") { Failure::Late } else { Failure::Broken }
+    if error.0.starts_with("no response within") { Failure::Late } else { Failure::Broken }
 }
 
 /// Returns a member by its name in the protocol, or by the same name as JSON of Protocol Buffers writes it.
@@ -189,7 +188,7 @@ fn parse(json: &Value, part: &str) -> Option<Parsed> {
     }))
 }
 
-/// Turns an invalid member into a missing answer, and a missing member into none.
+/// Turns an invalid member into a missing response, and a missing member into none.
 trait TransposeNone<T> {
     fn transpose_none(self) -> Option<Option<T>>;
 }

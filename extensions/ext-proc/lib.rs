@@ -56,7 +56,7 @@ static EXT_PROC: Descriptor = Descriptor {
             let service = conf.get(name)?;
             let asked = "the processor is called in cleartext";
             let clear = cleartext(service, "uri", asked);
-            let unverified = unverified(service, "another server can answer instead of the processor");
+            let unverified = unverified(service, "another server can impersonate the processor");
             Some(clear.into_iter().chain(unverified).map(move |mut problem| {
                 problem.pointer = format!("{name}/{}", problem.pointer);
                 problem

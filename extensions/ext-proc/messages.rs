@@ -89,7 +89,7 @@ pub(crate) struct ProcessingResponse {
     pub(crate) override_message_timeout: Option<Duration>,
 }
 
-/// The answer to a part, or the response to the client.
+/// The response to a part, or the response to the client.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub(crate) enum PartResponse {
     #[prost(message, tag = "1")]

@@ -40,7 +40,7 @@ pub(crate) enum BodyMode {
     /// Not at all
     #[default]
     None,
-    /// In pieces, each of which waits for its answer
+    /// In pieces, each of which waits for its response
     Streamed,
     /// Whole, in one message
     Buffered,

@@ -14,7 +14,7 @@ use crate::duplex::Duplex;
 use crate::fields::of_request;
 use crate::messages::{CONTINUE_AND_REPLACE, CommonResponse, HttpHeaders, Part};
 use crate::mode::BodyMode;
-use crate::rules::Place;
+use crate::rules::ChangeTarget;
 use crate::session::streamed;
 use crate::session::{Answered, Direction, Failure, Got, Kind};
 
@@ -65,13 +65,14 @@ fn leave(session: &Shared, got: Got) -> Step {
     }
 }
 
-/// Applies the answer to the head.
+/// Applies the response to the head.
 ///
 /// # Errors
-/// Returns the step of the hook if the answer ends it.
+/// Returns the step of the hook if the response ends it.
 pub(crate) fn apply_headers(session: &Shared, common: CommonResponse, ctx: &mut Context) -> Result<(), Step> {
     session.borrow().note_route_cache(&common);
-    let applied = session.borrow_mut().apply(common.header_mutation.as_ref(), Place::Request, ctx, None);
+    let applied =
+        session.borrow_mut().apply(common.header_mutation.as_ref(), ChangeTarget::Request, ctx, None);
     applied.map_err(|got| leave(session, *got))?;
     if common.status == CONTINUE_AND_REPLACE {
         let body = mutated(common.body_mutation, Vec::new()).unwrap_or_default();
@@ -133,7 +134,7 @@ fn send_whole(session: &Shared, ctx: &mut Context, changes_fields: bool) -> Step
         session.borrow().note_route_cache(&common);
         if changes_fields {
             let mutation = common.header_mutation.as_ref();
-            let applied = session.borrow_mut().apply(mutation, Place::Request, ctx, None);
+            let applied = session.borrow_mut().apply(mutation, ChangeTarget::Request, ctx, None);
             if let Err(got) = applied {
                 return leave(session, *got);
             }
@@ -171,12 +172,12 @@ fn send_start(session: &Shared, bytes: Vec<u8>) -> Step {
 
 /// The processor streams a body that is not in full duplex.
 fn streams(session: &Shared) -> Step {
-    let reason = "the processor streams a body that is not in full duplex";
+    let reason = "the processor streams a body that is not FULL_DUPLEX_STREAMED";
     session.borrow_mut().fail(Failure::Broken, reason);
     wait(session, |session, got, _| leave(session, got))
 }
 
-/// Sends a body in full duplex until the answer to the head is here.
+/// Sends a body in full duplex until the response to the head is here.
 struct DuplexReader {
     session: Shared,
     sent: usize,
@@ -207,7 +208,7 @@ impl BodyReader for DuplexReader {
             let limit = session.config.max_body_bytes;
             let is_full = read.len() > limit && self.sent == read.len();
             if piece.is_empty() && !self.has_ended {
-                // Nothing more is read before the processor answers.
+                // Nothing more is read before the processor responds.
                 let was_owing = session.set_owing(Direction::Request, is_full);
                 if is_full && !was_owing {
                     // The new timer must be polled.

@@ -13,7 +13,7 @@ use crate::duplex::Duplex;
 use crate::fields::of_response;
 use crate::messages::{CONTINUE_AND_REPLACE, CommonResponse, HttpHeaders, Part};
 use crate::mode::BodyMode;
-use crate::rules::Place;
+use crate::rules::ChangeTarget;
 use crate::session::streamed;
 use crate::session::{Answered, Direction, Got, Kind};
 
@@ -30,7 +30,7 @@ pub(crate) fn begin(session: &Shared, ctx: &mut Context, env: &Env<'_>) -> Respo
         let part = Part::ResponseHeaders(HttpHeaders { headers, end_of_stream: !ctx.has_response_body });
         let attributes = values(&config.response_attributes, ctx, env);
         if modes.body == BodyMode::FullDuplexStreamed && ctx.has_response_body {
-            // The processor may answer after it has the body: the filter holds the head back.
+            // The processor may respond after it has the body: the filter holds the head back.
             session.borrow_mut().begin_duplex(Direction::Response);
             session.borrow_mut().queue(Direction::Response, Kind::Headers, part, Some(attributes));
             return ResponseStep::Next;
@@ -67,17 +67,18 @@ fn leave(session: &Shared, got: Got) -> ResponseStep {
     }
 }
 
-/// Applies the answer to the head.
+/// Applies the response to the head.
 ///
 /// # Errors
-/// Returns the step of the hook if the answer ends it.
+/// Returns the step of the hook if the response ends it.
 pub(crate) fn apply_headers(
     session: &Shared,
     common: CommonResponse,
     ctx: &mut Context,
 ) -> Result<(), ResponseStep> {
     session.borrow().note_route_cache(&common);
-    let applied = session.borrow_mut().apply(common.header_mutation.as_ref(), Place::Response, ctx, None);
+    let applied =
+        session.borrow_mut().apply(common.header_mutation.as_ref(), ChangeTarget::Response, ctx, None);
     applied.map_err(|got| leave(session, *got))?;
     if common.status == CONTINUE_AND_REPLACE {
         let mut session = session.borrow_mut();
@@ -97,7 +98,7 @@ pub(crate) fn filter(session: &Shared, ctx: &Context) -> Option<Box<dyn BodyFilt
     if let Some(body) = borrowed.replaced.take() {
         return Some(Box::new(Replaced::new(body)));
     }
-    // An answer of the processor may wait although the session is over.
+    // A response of the processor may wait although the session has ended.
     let is_over = borrowed.is_over() && !borrowed.expects_answer(Direction::Response);
     if is_over || borrowed.is_response_done || !ctx.has_response_body {
         return None;

@@ -112,7 +112,7 @@ impl MutationRules {
 
 /// Where changes apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum ChangeTarget {
     /// The head of the request
     Request,
     /// The head of the response
@@ -160,7 +160,7 @@ impl Changes<'_> {
     pub(crate) fn apply(
         &self,
         mutation: &HeaderMutation,
-        place: Place,
+        place: ChangeTarget,
         ctx: &mut Context,
         mut trailers: Option<&mut Headers>,
     ) -> Result<u64, Invalid> {
@@ -178,7 +178,7 @@ impl Changes<'_> {
             }
             match (&mut trailers, place) {
                 (Some(fields), _) => fields.remove_name(name.as_bytes()),
-                (None, Place::Response) => ctx.response.headers.remove_name(name.as_bytes()),
+                (None, ChangeTarget::Response) => ctx.response.headers.remove_name(name.as_bytes()),
                 (None, _) => {
                     self.claim(OwnedField::sole(&*name), &name, ctx);
                     ctx.request.headers.remove_name(name.as_bytes());
@@ -202,12 +202,13 @@ impl Changes<'_> {
     }
 
     /// Returns true if a field that is no pseudo-field may be changed.
-    fn may_change(&self, name: &str, place: Place, ctx: &Context) -> bool {
+    fn may_change(&self, name: &str, place: ChangeTarget, ctx: &Context) -> bool {
         is_name(name)
             && !frames(name)
             && !CONNECTION_FIELDS.contains(&name)
             && self.rules.permit(name)
-            && !(matches!(place, Place::Request | Place::RequestTrailers) && self.is_owned(name, ctx))
+            && !(matches!(place, ChangeTarget::Request | ChangeTarget::RequestTrailers)
+                && self.is_owned(name, ctx))
     }
 
     /// Returns true if another plugin of the exchange owns the field.
@@ -229,15 +230,15 @@ impl Changes<'_> {
         name: &str,
         value: &[u8],
         option: &HeaderOption,
-        place: Place,
+        place: ChangeTarget,
         ctx: &mut Context,
         trailers: &mut Option<&mut Headers>,
     ) -> Result<bool, Invalid> {
         let action = self.action(option)?;
-        if name == "host" && place == Place::Request {
+        if name == "host" && place == ChangeTarget::Request {
             return set_host(value, ctx);
         }
-        if place == Place::Request {
+        if place == ChangeTarget::Request {
             let field = match action {
                 Action::Replace => OwnedField::sole(name),
                 _ => OwnedField::shared(name),
@@ -246,7 +247,7 @@ impl Changes<'_> {
         }
         let headers = match (trailers, place) {
             (Some(fields), _) => &mut **fields,
-            (None, Place::Response) => &mut ctx.response.headers,
+            (None, ChangeTarget::Response) => &mut ctx.response.headers,
             (None, _) => &mut ctx.request.headers,
         };
         let is_present = headers.find(name.as_bytes()).is_some();
@@ -290,10 +291,10 @@ fn named(option: &HeaderOption) -> Result<(String, &[u8]), Invalid> {
 }
 
 /// Sets a pseudo-field; returns false if there is no such field in this place.
-fn set_pseudo(name: &str, value: &[u8], place: Place, ctx: &mut Context) -> Result<bool, Invalid> {
+fn set_pseudo(name: &str, value: &[u8], place: ChangeTarget, ctx: &mut Context) -> Result<bool, Invalid> {
     match (name, place) {
-        (":path", Place::Request) => set_path(value, ctx),
-        (":method", Place::Request) => {
+        (":path", ChangeTarget::Request) => set_path(value, ctx),
+        (":method", ChangeTarget::Request) => {
             let method = std::str::from_utf8(value).ok().filter(|method| is_name(method));
             let method = method.ok_or(Invalid("the processor sets an invalid method"))?;
             // It would turn the connection into a tunnel.
@@ -303,8 +304,8 @@ fn set_pseudo(name: &str, value: &[u8], place: Place, ctx: &mut Context) -> Resu
             }
             Ok(is_allowed)
         }
-        (":authority", Place::Request) => set_host(value, ctx),
-        (":status", Place::Response) => set_status(value, ctx),
+        (":authority", ChangeTarget::Request) => set_host(value, ctx),
+        (":status", ChangeTarget::Response) => set_status(value, ctx),
         _ => Ok(false),
     }
 }

@@ -29,7 +29,7 @@ fn rules(rules: Value) -> MutationRules {
 fn apply(
     rules: &MutationRules,
     mutation: &HeaderMutation,
-    place: Place,
+    place: ChangeTarget,
     ctx: &mut Context,
 ) -> Result<u64, Invalid> {
     let claims = Rc::default();
@@ -76,7 +76,7 @@ fn fields_of_a_request() {
     let check =
         |mutation: HeaderMutation, expected: Result<u64, &'static str>, name: &str, value: Option<&str>| {
             let mut case = request();
-            let result = apply(&rules(json!({})), &mutation, Place::Request, &mut case.ctx);
+            let result = apply(&rules(json!({})), &mutation, ChangeTarget::Request, &mut case.ctx);
             assert_eq!(result, expected.map_err(Invalid), "{mutation:?}");
             assert_eq!(case.sent(name).as_deref(), value, "{mutation:?}");
         };
@@ -112,7 +112,7 @@ fn actions_of_fields() {
         };
         let mutation = HeaderMutation { set_headers: vec![option, absent], remove_headers: Vec::new() };
         let mut case = request();
-        apply(&rules(json!({})), &mutation, Place::Request, &mut case.ctx).unwrap();
+        apply(&rules(json!({})), &mutation, ChangeTarget::Request, &mut case.ctx).unwrap();
         let all = |name: &[u8]| {
             let mine = case.ctx.request.headers.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name));
             mine.map(|(_, value)| String::from_utf8_lossy(value).into_owned()).collect::<Vec<_>>().join(",")
@@ -128,7 +128,7 @@ fn actions_of_fields() {
     let mut case = request();
     let unknown = HeaderOption { append_action: 9, ..option("a", "2") };
     let mutation = HeaderMutation { set_headers: vec![unknown], remove_headers: Vec::new() };
-    assert!(apply(&rules(json!({})), &mutation, Place::Request, &mut case.ctx).is_err());
+    assert!(apply(&rules(json!({})), &mutation, ChangeTarget::Request, &mut case.ctx).is_err());
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn settings_for_actions() {
         let (claims, rules, mut case) = (Rc::default(), rules(json!({})), request());
         let changes = Changes { rules: &rules, append_by_default, ignore_actions, claims: &claims };
         let mutation = HeaderMutation { set_headers: vec![option], remove_headers: Vec::new() };
-        changes.apply(&mutation, Place::Request, &mut case.ctx, None).unwrap();
+        changes.apply(&mutation, ChangeTarget::Request, &mut case.ctx, None).unwrap();
         let headers = &case.ctx.request.headers;
         let all = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"a"));
         all.map(|(_, value)| String::from_utf8_lossy(value).into_owned()).collect::<Vec<_>>()
@@ -155,13 +155,13 @@ fn fields_of_other_plugins_stay() {
     let (claims, rules) = (Rc::default(), rules(json!({})));
     let changes = Changes { rules: &rules, append_by_default: false, ignore_actions: false, claims: &claims };
     let mut apply = |mutation, place| changes.apply(&mutation, place, &mut case.ctx, None);
-    assert_eq!(apply(set("x-user", "root"), Place::Request), Ok(1));
-    assert_eq!(apply(set("x_user", "root"), Place::Request), Ok(1));
-    assert_eq!(apply(remove("x-user"), Place::Request), Ok(1));
+    assert_eq!(apply(set("x-user", "root"), ChangeTarget::Request), Ok(1));
+    assert_eq!(apply(set("x_user", "root"), ChangeTarget::Request), Ok(1));
+    assert_eq!(apply(remove("x-user"), ChangeTarget::Request), Ok(1));
     // The processor changes its own fields again, and fields of responses.
-    assert_eq!(apply(set("x-own", "1"), Place::Request), Ok(0));
-    assert_eq!(apply(set("x-own", "2"), Place::Request), Ok(0));
-    assert_eq!(apply(set("x-user", "1"), Place::Response), Ok(0));
+    assert_eq!(apply(set("x-own", "1"), ChangeTarget::Request), Ok(0));
+    assert_eq!(apply(set("x-own", "2"), ChangeTarget::Request), Ok(0));
+    assert_eq!(apply(set("x-user", "1"), ChangeTarget::Response), Ok(0));
     assert_eq!(case.sent("x-own").as_deref(), Some("2"));
     assert_eq!(case.sent("x-user"), None);
 }
@@ -173,18 +173,18 @@ fn pseudo_fields() {
     let mut apply = |name, value, place| {
         super::tests::apply(&rules(all.clone()), &set(name, value), place, &mut case.ctx)
     };
-    assert_eq!(apply(":path", "/x?y", Place::Request), Ok(0));
-    assert_eq!(apply(":method", "PUT", Place::Request), Ok(0));
-    assert_eq!(apply(":authority", "x.y:1", Place::Request), Ok(0));
-    assert_eq!(apply(":method", "CONNECT", Place::Request), Ok(1));
-    assert_eq!(apply(":scheme", "https", Place::Request), Ok(1));
-    assert_eq!(apply(":status", "200", Place::Request), Ok(1));
-    assert_eq!(apply(":other", "x", Place::Request), Ok(1));
+    assert_eq!(apply(":path", "/x?y", ChangeTarget::Request), Ok(0));
+    assert_eq!(apply(":method", "PUT", ChangeTarget::Request), Ok(0));
+    assert_eq!(apply(":authority", "x.y:1", ChangeTarget::Request), Ok(0));
+    assert_eq!(apply(":method", "CONNECT", ChangeTarget::Request), Ok(1));
+    assert_eq!(apply(":scheme", "https", ChangeTarget::Request), Ok(1));
+    assert_eq!(apply(":status", "200", ChangeTarget::Request), Ok(1));
+    assert_eq!(apply(":other", "x", ChangeTarget::Request), Ok(1));
     for path in ["x", "", "/a b", "/a#b", "/a/../b", "/\u{e9}"] {
-        assert!(apply(":path", path, Place::Request).is_err(), "{path}");
+        assert!(apply(":path", path, ChangeTarget::Request).is_err(), "{path}");
     }
     for (name, value) in [(":method", "A B"), (":authority", "a b"), ("host", "a/b")] {
-        assert!(apply(name, value, Place::Request).is_err(), "{name}");
+        assert!(apply(name, value, ChangeTarget::Request).is_err(), "{name}");
     }
     assert_eq!((&case.ctx.target[..], case.ctx.request.method_token()), (&b"/x?y"[..], &b"PUT"[..]));
     assert_eq!(case.ctx.host.as_deref(), Some(&b"x.y:1"[..]));
@@ -195,7 +195,7 @@ fn statuses_keep_the_framing() {
     let check = |before: u16, value: &str, expected: Result<u64, ()>, after: u16| {
         let mut case = request();
         case.respond(before, "");
-        let result = apply(&rules(json!({})), &set(":status", value), Place::Response, &mut case.ctx);
+        let result = apply(&rules(json!({})), &set(":status", value), ChangeTarget::Response, &mut case.ctx);
         assert_eq!((result.map_err(|_| ()), case.ctx.response.status), (expected, after), "{before} {value}");
     };
     check(200, "404", Ok(0), 404);
@@ -210,9 +210,9 @@ fn statuses_keep_the_framing() {
 fn a_change_that_is_not_permitted_can_be_an_error() {
     let mut case = request();
     let strict = rules(json!({"disallow_is_error": true}));
-    let result = apply(&strict, &set("host", "x"), Place::Request, &mut case.ctx);
+    let result = apply(&strict, &set("host", "x"), ChangeTarget::Request, &mut case.ctx);
     assert_eq!(result, Err(Invalid("the processor changes a field that it may not change")));
-    assert_eq!(apply(&strict, &set("x-a", "1"), Place::Request, &mut case.ctx), Ok(0));
+    assert_eq!(apply(&strict, &set("x-a", "1"), ChangeTarget::Request, &mut case.ctx), Ok(0));
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn trailers_are_changed_alone() {
     let (claims, rules) = (Rc::default(), rules(json!({})));
     let changes = Changes { rules: &rules, append_by_default: false, ignore_actions: false, claims: &claims };
     let mutation = HeaderMutation { set_headers: vec![option("b", "2")], remove_headers: vec!["a".into()] };
-    changes.apply(&mutation, Place::RequestTrailers, &mut case.ctx, Some(&mut trailers)).unwrap();
+    changes.apply(&mutation, ChangeTarget::RequestTrailers, &mut case.ctx, Some(&mut trailers)).unwrap();
     assert_eq!(trailers.find(b"b"), Some(&b"2"[..]));
     assert_eq!(trailers.len(), 1);
     assert_eq!(case.sent("a").as_deref(), Some("1"));

@@ -1,4 +1,4 @@
-//! The stream of one exchange: messages of both directions, their answers and timeouts.
+//! The stream of one exchange: messages of both directions, their responses and timeouts.
 //!
 //! The filters of both directions share one session. Any of them moves the messages of both when it is polled.
 
@@ -28,13 +28,13 @@ use crate::messages::{
     ProcessingResponse, ProtocolConfiguration,
 };
 use crate::mode::{BodyMode, ProcessingMode};
-use crate::rules::{Changes, Claims, Invalid, Place};
+use crate::rules::{ChangeTarget, Changes, Claims, Invalid};
 use streamed::StreamedReply;
 
-/// Bytes of answers that wait for one direction: a few pieces of a body. The processor waits when there are more.
+/// Bytes of responses that wait for one direction: a few pieces of a body. The processor waits when there are more.
 const WAITING_BYTES: usize = 256 * 1024;
 
-/// Messages of a session that only ask for more time. One for each answer has an effect.
+/// Messages of a session that only ask for more time. One for each response has an effect.
 const EXTENSIONS_MAX: u32 = 1000;
 
 /// A direction of the exchange.
@@ -61,7 +61,7 @@ pub(crate) enum Failure {
     Late,
 }
 
-/// An answer of the processor to a part.
+/// A response of the processor to a part.
 #[derive(Debug)]
 pub(crate) enum Answered {
     Headers(CommonResponse),
@@ -72,7 +72,7 @@ pub(crate) enum Answered {
 /// The next event for a direction.
 #[derive(Debug)]
 pub(crate) enum Got {
-    /// An answer
+    /// A response
     Answer(Answered),
     /// The exchange continues without the processor
     Gone,
@@ -95,17 +95,17 @@ enum Fate {
 struct Side {
     /// A message that waits for the stream.
     queued: Option<Vec<u8>>,
-    /// The kind of the answer that is due.
+    /// The kind of the response that is due.
     due: Option<Kind>,
     /// The processor answers bodies as it likes.
     is_duplex: bool,
     /// In full duplex, nothing more can be sent before the processor sends something.
     owes: bool,
-    /// Answers that were not taken yet.
+    /// Responses that were not taken yet.
     inbox: VecDeque<Answered>,
     inbox_bytes: usize,
     timer: Option<Pin<Box<Sleep>>>,
-    /// The processor has set a timeout for the answer that is due.
+    /// The processor has set a timeout for the response that is due.
     is_extended: bool,
     has_attributes: bool,
 }
@@ -137,7 +137,7 @@ pub(crate) struct Session {
     /// The direction whose message is being written.
     writing: Option<Direction>,
     has_begun: bool,
-    /// Messages that asked for more time.
+    /// Messages that requested more time.
     extensions: u32,
     claims: Rc<Claims>,
     pub(crate) request: RequestProgress,
@@ -201,7 +201,7 @@ impl Session {
         before
     }
 
-    /// Returns true if an answer is due in this direction, or waits.
+    /// Returns true if a response is due in this direction, or waits.
     pub(crate) fn expects_answer(&self, direction: Direction) -> bool {
         let side = &self.sides[direction as usize];
         side.due.is_some() || !side.inbox.is_empty()
@@ -239,7 +239,7 @@ impl Session {
     /// Returns the next event of a direction.
     pub(crate) fn poll(&mut self, direction: Direction, task: &mut task::Context<'_>) -> Poll<Got> {
         self.advance(task);
-        // A failure counts before answers that came with it.
+        // A failure counts before responses that came with it.
         if let Some(reply) = self.reply() {
             return Poll::Ready(Got::Reply(reply));
         }
@@ -256,7 +256,7 @@ impl Session {
             && self.fate.is_none()
             && timer.as_mut().poll(task).is_ready()
         {
-            self.fail(Failure::Late, "the processor does not answer in time");
+            self.fail(Failure::Late, "the processor did not respond in time");
         }
         match (self.reply(), &self.fate) {
             (Some(reply), _) => Poll::Ready(Got::Reply(reply)),
@@ -315,14 +315,16 @@ impl Session {
             match stream.poll_message(task) {
                 Poll::Pending => break,
                 Poll::Ready(Ok(Some(message))) => self.receive(&message),
-                Poll::Ready(_) if is_streamed => self.break_streamed("the processor broke its response off"),
+                Poll::Ready(_) if is_streamed => {
+                    self.break_streamed("the processor ended its response early")
+                }
                 Poll::Ready(Ok(None)) => self.end(Fate::Gone),
                 Poll::Ready(Err(error)) => self.fail_with(error.missing, &error.reason),
             }
         }
     }
 
-    /// Starts the clock of an answer when its message was written.
+    /// Starts the clock of a response when its message was written.
     fn start_timer(&mut self, direction: Direction) {
         let side = &mut self.sides[direction as usize];
         if side.due.is_some() && !side.is_duplex {
@@ -335,13 +337,13 @@ impl Session {
     /// Accepts a message of the processor.
     fn receive(&mut self, bytes: &[u8]) {
         let Ok(message) = ProcessingResponse::decode(bytes) else {
-            return self.fail(Failure::Broken, "the processor's message is not one of its protocol");
+            return self.fail(Failure::Broken, "the processor's message is malformed");
         };
         let is_streamed = matches!(self.fate, Some(Fate::Stream(_)));
         let (direction, kind, answered) = match message.response {
             Some(PartResponse::StreamedImmediate(part)) => return self.receive_streamed(part),
             _ if is_streamed => {
-                return self.break_streamed("the processor's response in pieces is out of order");
+                return self.break_streamed("the processor's streamed response is out of order");
             }
             None if message.override_message_timeout.is_some() => {
                 return self.extend(message.override_message_timeout.unwrap_or_default());
@@ -374,7 +376,7 @@ impl Session {
         let is_due = side.due == Some(kind);
         let is_free = side.is_duplex && kind != Kind::Headers && side.due.is_none();
         if !is_due && !is_free {
-            return self.fail(Failure::Broken, "the processor answers a message that it did not get");
+            return self.fail(Failure::Broken, "the processor responded to a message that it did not get");
         }
         (side.due, side.timer) = (None, None);
         if side.is_duplex && side.owes {
@@ -406,13 +408,13 @@ impl Session {
         }
     }
 
-    /// Gives the processor more time for the answer that is due, once for each.
+    /// Gives the processor more time for the response that is due, once for each.
     fn extend(&mut self, wanted: crate::messages::Duration) {
         let ms = wanted.seconds.saturating_mul(1000).saturating_add(i64::from(wanted.nanos) / 1_000_000);
         let ms = u64::try_from(ms).unwrap_or_default();
         self.extensions += 1;
         if self.extensions > EXTENSIONS_MAX {
-            return self.fail(Failure::Broken, "the processor asks for more time without end");
+            return self.fail(Failure::Broken, "the processor requested more time too often");
         }
         let waits = |side: &&mut Side| side.timer.is_some() && !side.is_duplex && !side.is_extended;
         if ms >= 1
@@ -487,11 +489,11 @@ impl Session {
         }
     }
 
-    /// Applies the changes of an answer. An invalid one ends the session.
+    /// Applies the changes of a response. An invalid one ends the session.
     pub(crate) fn apply(
         &mut self,
         mutation: Option<&HeaderMutation>,
-        place: Place,
+        place: ChangeTarget,
         ctx: &mut Context,
         trailers: Option<&mut sigma_http::Headers>,
     ) -> Result<(), Box<Got>> {

@@ -27,7 +27,7 @@ enum End {
     Broken(Missing),
 }
 
-/// A processor with fixed answers: each message gets the next list of them.
+/// A processor with fixed responses: each message gets the next list of them.
 struct Script {
     answers: RefCell<VecDeque<Vec<Vec<u8>>>>,
     end: End,
@@ -154,7 +154,7 @@ fn failures_have_their_status() {
     let other = || message(PartResponse::ResponseHeaders(CommonAnswer::default()));
     check(json!({}), vec![], End::Broken(Missing::Node), Some(500));
     check(json!({}), vec![], End::Broken(Missing::Time), Some(504));
-    check(json!({"status_on_error": 502}), vec![], End::Broken(Missing::Answer), Some(502));
+    check(json!({"status_on_error": 502}), vec![], End::Broken(Missing::Response), Some(502));
     check(json!({"failure_mode_allow": true}), vec![], End::Broken(Missing::Node), None);
     check(json!({}), vec![vec![]], End::Silence, Some(504));
     check(json!({"failure_mode_allow": true}), vec![vec![]], End::Silence, None);

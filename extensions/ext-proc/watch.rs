@@ -34,7 +34,7 @@ const WAITING_BYTES: usize = 16 << 20;
 /// Bytes of the messages of one exchange that wait.
 const EXCHANGE_BYTES: usize = 1 << 20;
 
-/// Answers that one turn of the worker drops. They are ignored, but cost time.
+/// Responses that one turn of the worker drops. They are ignored, but cost time.
 const ANSWERS_MAX: usize = 64;
 
 /// Streams of one worker to watching processors. A processor that hangs keeps each for `deferred_close_timeout`.
@@ -154,7 +154,7 @@ pub(crate) fn begin(plugin: &ExtProc, call: StreamCall, ctx: &mut Context, env: 
     ctx.keep(Slot::from(plugin), Sender(watch));
 }
 
-/// Sends the messages of one exchange, and drops the answers.
+/// Sends the messages of one exchange, and drops the responses.
 async fn run(mut stream: Box<dyn MessageStream>, counted: Counted, closing: Duration) {
     let queue = Rc::clone(&counted.1);
     let mut closes: Option<std::pin::Pin<Box<tokio::time::Sleep>>> = None;

@@ -9,7 +9,7 @@ use sigma_plugin::{BodyFilter, Context, Env, Pieces, Reply, Transform};
 use crate::engine::Engine;
 use crate::engine::exchange::{Exchange, Piece, Surroundings};
 use crate::engine::host::Stage;
-use crate::engine::place::Place;
+use crate::engine::place::ScriptPosition;
 use crate::engine::run::{Outcome, Run};
 use crate::hooks;
 
@@ -21,7 +21,7 @@ pub(crate) struct Filter {
     engine: Rc<Engine>,
     exchange: Rc<Exchange>,
     surroundings: Surroundings,
-    place: Rc<Place>,
+    place: Rc<ScriptPosition>,
     /// Each gets the piece that the one before it has changed.
     functions: Vec<Function>,
     arguments: Vec<LuaValue>,
@@ -35,7 +35,7 @@ impl Filter {
         engine: &Rc<Engine>,
         exchange: &Rc<Exchange>,
         env: &Env<'_>,
-        place: &Rc<Place>,
+        place: &Rc<ScriptPosition>,
         function: Function,
         arguments: Vec<LuaValue>,
     ) -> Filter {
@@ -47,7 +47,7 @@ impl Filter {
         engine: &Rc<Engine>,
         exchange: &Rc<Exchange>,
         env: &Env<'_>,
-        place: &Rc<Place>,
+        place: &Rc<ScriptPosition>,
         functions: Vec<Function>,
         arguments: Vec<LuaValue>,
     ) -> Filter {

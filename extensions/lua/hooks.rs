@@ -40,7 +40,7 @@ pub(crate) fn exited(ctx: &mut Context) -> Option<ResponseStep> {
     for name in exchange.set_in_filter.borrow().iter() {
         let id = HeaderId::of(name);
         let fields = ctx.response.headers.fields().filter(|(_, known, _)| known.eq_ignore_ascii_case(name));
-        // The page has a media type of its own.
+        // The page has its own media type.
         for (_, name, value) in fields.filter(|_| id != HeaderId::ContentType) {
             reply = reply.header(String::from_utf8_lossy(name).into_owned(), value);
         }

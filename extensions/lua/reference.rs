@@ -22,7 +22,7 @@ struct Members {
 /// Returns the page of the reference, in Markdown.
 pub fn reference_markdown() -> String {
     let made = with_checker(|engine| page(engine).map_err(|error| message_of(&error)));
-    made.unwrap_or_else(|error| format!("The reference cannot be made: {error}\n"))
+    made.unwrap_or_else(|error| format!("Cannot create the reference: {error}\n"))
 }
 
 fn page(engine: &Engine) -> mlua::Result<String> {

@@ -47,7 +47,7 @@ fn exited(status: i64, exchange: &Exchange) -> Step {
         return reply.into();
     }
     match status {
-        // The phase ends, and the request goes on.
+        // The phase ends, and the request continues.
         ..200 => Step::Next,
         status => page(status, exchange).into(),
     }
@@ -65,7 +65,7 @@ pub(crate) fn page(status: i64, exchange: &Exchange) -> Reply {
         (200, Some(set)) => i64::from(set),
         (status, _) => status,
     };
-    let reply = Reply::new(status_of(status)).because("a Lua function answered");
+    let reply = Reply::new(status_of(status)).because("a Lua function responded");
     with_fields(if has_page { reply } else { reply.text("") }, exchange)
 }
 
@@ -73,13 +73,13 @@ pub(crate) fn page(status: i64, exchange: &Exchange) -> Reply {
 pub(crate) fn written(exchange: &Exchange) -> Option<Reply> {
     let output = exchange.output.borrow_mut().take()?;
     let reply =
-        Reply::new(exchange.status.get().unwrap_or(200)).text(output).because("a Lua function answered");
+        Reply::new(exchange.status.get().unwrap_or(200)).text(output).because("a Lua function responded");
     Some(with_fields(reply, exchange))
 }
 
-/// The head of a response whose script goes on.
+/// The head of a response whose script continues.
 pub(crate) fn head(exchange: &Exchange) -> Reply {
-    let reply = Reply::new(exchange.status.get().unwrap_or(200)).because("a Lua function answered");
+    let reply = Reply::new(exchange.status.get().unwrap_or(200)).because("a Lua function responded");
     with_fields(reply, exchange)
 }
 

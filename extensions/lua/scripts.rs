@@ -19,7 +19,7 @@ use sigma_schema::plugins::{PluginScope, ScriptForm};
 use crate::engine::arguments::type_name;
 use crate::engine::exchange::Exchange;
 use crate::engine::host::Stage;
-use crate::engine::place::Place;
+use crate::engine::place::ScriptPosition;
 use crate::engine::run::{Finish, Outcome, Run};
 use crate::engine::{Engine, message_of};
 use crate::filter::Filter;
@@ -122,7 +122,7 @@ fn object_of(engine: &Engine, chunk: &Function) -> Result<Table, String> {
 /// A `filter_func` in the state of a worker.
 struct LoadedCondition {
     function: Function,
-    place: Rc<Place>,
+    place: Rc<ScriptPosition>,
 }
 
 /// A `filter_func`.
@@ -193,7 +193,7 @@ struct Script {
 /// The compiled chunk.
 struct Chunk {
     function: Function,
-    place: Rc<Place>,
+    place: Rc<ScriptPosition>,
 }
 
 /// The table of functions of one exchange.
@@ -318,7 +318,7 @@ struct WithBefore {
 struct BeforeFunction {
     function: Function,
     conf: LuaValue,
-    place: Rc<Place>,
+    place: Rc<ScriptPosition>,
 }
 
 impl Before {
@@ -326,7 +326,7 @@ impl Before {
         engine.loaded::<BeforeFunction>(&self.token, || {
             let chunk = engine.compile(&self.text)?;
             let LuaValue::Function(function) = engine.define(&chunk)? else {
-                return Err("the text returns no function".to_owned());
+                return Err("the script does not return a function".to_owned());
             };
             let conf = core::to_lua(engine.lua(), &self.conf).map_err(|error| message_of(&error))?;
             Ok(BeforeFunction { function, conf, place: engine.place(&self.place) })
@@ -350,7 +350,7 @@ impl Before {
         }
     }
 
-    /// Runs in a request phase, then goes on with the plugin's hook, unless the function ended the request.
+    /// Runs in a request phase, then continues with the plugin's hook, unless the function ended the request.
     fn step(&self, stage: Stage, ctx: &mut Context, env: &Env<'_>, hook: Hook) -> Step {
         match self.run(stage, ctx, env) {
             Ok(run) => {

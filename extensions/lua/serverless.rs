@@ -14,7 +14,7 @@ use sigma_plugin::{
 
 use crate::engine::exchange::Exchange;
 use crate::engine::host::Stage;
-use crate::engine::place::Place;
+use crate::engine::place::ScriptPosition;
 use crate::engine::run::{Outcome, Run};
 use crate::engine::{Engine, message_of, settings};
 use crate::filter::{Filter, Unmeasured};
@@ -57,9 +57,9 @@ const DESCRIPTOR: Descriptor = Descriptor {
 
 /// Runs Lua functions of the configuration in a phase of each exchange.
 ///
-/// Each text is a chunk that returns a function `function(conf, ctx)`. It is compiled once for each worker and version of
-/// the configuration, so its upvalues live on. In the phases `rewrite`, `access` and `before_proxy` a function that
-/// returns a status or a body ends the request, and the functions after it do not run; a table becomes JSON. An error
+/// Each text is a chunk that returns a function `function(conf, ctx)`. It is compiled once for each worker and version
+/// of the configuration, so its upvalues live on. In the phases `rewrite`, `access` and `before_proxy`, a function
+/// that returns a status or a body ends the request, and later functions do not run. A table becomes JSON. An error
 /// gives 500.
 ///
 /// Scripts have limits of run time and memory, and reach no files, processes or bytecode; see
@@ -124,7 +124,7 @@ struct Functions {
     /// Arguments of the prelude's `run_all`.
     functions: Table,
     conf: LuaValue,
-    place: Rc<Place>,
+    place: Rc<ScriptPosition>,
 }
 
 impl Functions {

@@ -104,7 +104,7 @@ impl OnWorker {
         summary(reply.as_ref())
     }
 
-    /// Lets the background work of scripts go on.
+    /// Lets the background work of scripts continue.
     pub(crate) fn turn(&mut self) {
         self.runtime.block_on(async {
             for _ in 0..100 {

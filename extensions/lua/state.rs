@@ -15,7 +15,7 @@ use crate::{core, modules, ngx};
 const FUNCTIONS: Functions = Functions { register, new_ctx: core::new_api_ctx };
 
 /// The state of a worker, or the reason that it could not be made.
-struct Made(Result<Rc<Engine>, String>);
+struct WorkerEngine(Result<Rc<Engine>, String>);
 
 thread_local! {
     /// The state of the worker of this thread.
@@ -35,7 +35,7 @@ pub(crate) fn of_worker(env: &Env<'_>) -> Result<Rc<Engine>, String> {
             HERE.set(Some(Rc::clone(engine)));
             engine.host().set_worker(env);
         }
-        Made(made)
+        WorkerEngine(made)
     });
     let engine = made.0.clone()?;
     engine.make_room();

@@ -54,7 +54,7 @@ pub(crate) fn run(trial: &ScriptTrial) -> Result<String, String> {
     Ok(run.finished())
 }
 
-/// The plugin of a file and its configuration: a plugin of its own, or a function.
+/// The plugin of a file and its configuration: its own plugin, or a function.
 fn plugin_of(trial: &ScriptTrial, text: &str) -> Result<(Arc<dyn Kind>, Value), String> {
     let is_function = with_checker(|engine| {
         let value = engine.compile(text).and_then(|chunk| engine.define(&chunk));
@@ -180,7 +180,7 @@ impl TrialRun {
                 _ => plugin.before_proxy(ctx, &env),
             };
             let reply = step.settled(ctx, &env, body.to_vec()).await.map_err(|error| error.to_string())?;
-            let word = if reply.is_some() { "answers the request" } else { "passes the request on" };
+            let word = if reply.is_some() { "responds to the request" } else { "continues the request" };
             let _ = writeln!(self.out, "{}: {word}", phase.as_str());
             if reply.is_some() {
                 return Ok(reply);
@@ -284,7 +284,7 @@ mod tests {
             return _M";
         let text = tried(plugin, |trial| trial.conf = json!({"n": 5})).unwrap();
         for line in [
-            "rewrite: passes the request on\n",
+            "rewrite: continues the request\n",
             "> GET /a?b=1\n",
             "> x-n: 5\n",
             "< 200\n",
@@ -298,7 +298,7 @@ mod tests {
         let function =
             "return function() local b = ngx.req.read_body() return 403, ngx.req.get_body_data() end";
         let text = tried(function, |trial| trial.body = b"no".to_vec()).unwrap();
-        assert!(text.contains("access: answers the request") && text.contains("< 403\n"), "{text}");
+        assert!(text.contains("access: responds to the request") && text.contains("< 403\n"), "{text}");
         assert!(text.contains("\nno\n"), "{text}");
     }
 

@@ -54,11 +54,11 @@ impl Caller {
         client.call(&self.runner, &self.conf, message(id), env.machine.uptime())
     }
 
-    /// Logs a failure. Returns None if the exchange goes on without the runner, else its response.
+    /// Logs a failure. Returns None if the exchange continues without the runner, else its response.
     pub(crate) fn failed(&self, failure: &Failure) -> Option<Reply> {
         self.log(&failure.0);
         self.runner.state.failed(failure.kind());
-        let refused = || Reply::new(503).because("the runner of external plugins has failed");
+        let refused = || Reply::new(503).because("the runner of external plugins failed");
         (!self.allow_degradation).then(refused)
     }
 

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sigma_buffer::held::Held;
+use sigma_buffer::held::CountedBytes;
 use sigma_net::deadline;
 use sigma_plugin::Env;
 use sigma_plugin::runner_state::RunnerFailure;
@@ -58,9 +58,9 @@ struct Idle {
 
 /// A place among the calls of a worker.
 #[derive(Debug)]
-struct Place(Rc<Client>);
+struct CallSlot(Rc<Client>);
 
-impl Drop for Place {
+impl Drop for CallSlot {
     fn drop(&mut self) {
         self.0.calls.set(self.0.calls.get() - 1);
     }
@@ -69,7 +69,7 @@ impl Drop for Place {
 /// A call that is not over.
 #[derive(Debug)]
 pub(crate) struct Call {
-    place: Place,
+    place: CallSlot,
     runner: Arc<Runner>,
     conf: Arc<Conf>,
     message: Message,
@@ -86,7 +86,7 @@ pub(crate) struct Call {
 pub(crate) enum Event {
     /// The runner needs more; see [`Call::reply`].
     InfoRequest(Call, InfoRequest),
-    /// The call is over.
+    /// The call has ended.
     Reply(Received),
 }
 
@@ -137,12 +137,12 @@ impl Client {
         uptime: Duration,
     ) -> Result<Call, Failure> {
         if self.calls.get() >= CALLS_MAX {
-            return Err(Failure(format!("{CALLS_MAX} calls of this worker wait for the runner")));
+            return Err(Failure(format!("{CALLS_MAX} calls of this worker already wait for the runner")));
         }
         self.calls.set(self.calls.get() + 1);
         runner.state.called();
         let (runner, conf) = (Arc::clone(runner), Arc::clone(conf));
-        let (place, connection) = (Place(self), None);
+        let (place, connection) = (CallSlot(self), None);
         Ok(Call { place, runner, conf, message, uptime, tries: 0, questions: 0, connection })
     }
 
@@ -158,7 +158,9 @@ impl Client {
             }
         }
         let Some(path) = runner.socket() else {
-            return Err(Failure("there is no runner: set `ext-plugin.cmd` or `ext-plugin.path`".to_owned()));
+            return Err(Failure(
+                "no runner is configured: set `ext-plugin.cmd` or `ext-plugin.path`".to_owned(),
+            ));
         };
         let failed = |reason| {
             Failure(format!("failed to connect to the unix socket unix:{}: {reason}", path.display()))
@@ -198,7 +200,7 @@ fn receiving(kind: u8, reason: impl std::fmt::Display) -> Failure {
 /// Sends a message.
 async fn send(connection: &mut Connection, message: &mut Message) -> Result<(), Failure> {
     let kind = message.kind;
-    let mut held = Held::default();
+    let mut held = CountedBytes::default();
     held.set(message.length());
     let frame = message.frame().map_err(|reason| sending(kind, reason))?;
     connection.send(frame).await.map_err(|reason| sending(kind, reason))
@@ -209,7 +211,7 @@ async fn receive(connection: &mut Connection, expected: u8) -> Result<Option<Fra
     let may_ask = matches!(expected, kind::HTTP_REQ_CALL | kind::HTTP_RESP_CALL);
     let is_expected = |kind| kind == expected || kind == kind::ERROR || (kind == kind::EXTRA_INFO && may_ask);
     let received = connection.receive(is_expected).await.map_err(|reason| receiving(expected, reason))?;
-    let invalid = |_| receiving(expected, "the message is no valid FlatBuffers table");
+    let invalid = |_| receiving(expected, "the message is not a valid FlatBuffers table");
     match received.kind {
         kind::EXTRA_INFO => {
             info_request(&received.payload).map(|asked| Some(Frame::InfoRequest(asked))).map_err(invalid)
@@ -241,7 +243,7 @@ impl Call {
         }
     }
 
-    /// Answers the runner's question, None if its subject is unknown, and waits for the runner.
+    /// Responds to the runner's question, None if its subject is unknown, and waits for the runner.
     ///
     /// # Errors
     /// As [`Call::begin`].
@@ -252,7 +254,7 @@ impl Call {
     async fn answer_with(mut self, mut answer: Message) -> Outcome {
         self.questions += 1;
         if self.questions > QUESTIONS_MAX {
-            let reason = format!("the runner asks more than {QUESTIONS_MAX} questions");
+            let reason = format!("the runner sent more than {QUESTIONS_MAX} queries");
             return Err(receiving(self.message.kind, reason));
         }
         if let Some((mut connection, token)) = self.connection.take() {
@@ -314,7 +316,7 @@ impl Call {
         let Some(Frame::Expected(received)) = receive(&mut connection, kind::PREPARE_CONF).await? else {
             return Err(receiving(kind::PREPARE_CONF, Reported::TokenNotFound));
         };
-        let invalid = |_| receiving(kind::PREPARE_CONF, "the message is no valid FlatBuffers table");
+        let invalid = |_| receiving(kind::PREPARE_CONF, "the message is not a valid FlatBuffers table");
         let number = token(&received.payload).map_err(invalid)?;
         self.place.0.keep(connection, epoch);
         Ok(local.put(all, &self.conf.key, number, epoch, self.uptime))

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
-use sigma_buffer::held::{self, Held};
+use sigma_buffer::held::{self, CountedBytes};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
@@ -29,7 +29,7 @@ pub(crate) struct Connection(UnixStream);
 pub(crate) struct Received {
     pub(crate) kind: u8,
     pub(crate) payload: Vec<u8>,
-    held: Held,
+    held: CountedBytes,
 }
 
 impl Connection {
@@ -96,7 +96,7 @@ impl Connection {
         if !is_expected(kind) {
             return Err(format!("unexpected type {kind}"));
         }
-        let mut received = Received { kind, payload: Vec::new(), held: Held::default() };
+        let mut received = Received { kind, payload: Vec::new(), held: CountedBytes::default() };
         while received.payload.len() < length {
             let step = STEP_BYTES.min(length - received.payload.len());
             received.grow(step)?;

@@ -10,7 +10,7 @@ use sigma_plugin_kit::fields::{frames, is_name};
 
 use crate::messages::Entry;
 
-/// Response fields that a runner cannot set while the request goes on, as in APISIX.
+/// Response fields that a runner cannot set while the request continues, as in APISIX.
 const KEPT_FIELDS: [&str; 10] = [
     "connection",
     "content-length",
@@ -49,7 +49,7 @@ fn is_value(value: &[u8]) -> bool {
     !value.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0))
 }
 
-/// Checks the runner's fields; fields of the gateway are left out.
+/// Checks the runner's fields; fields of the gateway are omitted.
 ///
 /// # Errors
 /// Returns an error message if a name or a value would break a message.
@@ -57,7 +57,8 @@ pub(crate) fn checked(entries: &[Entry<'_>]) -> Result<Vec<Field>, String> {
     let mut fields = Vec::with_capacity(entries.len());
     for entry in entries {
         let name = std::str::from_utf8(entry.name).ok().filter(|name| is_name(name));
-        let name = name.ok_or_else(|| format!("`{}` is no name of a field", entry.name.escape_ascii()))?;
+        let name =
+            name.ok_or_else(|| format!("`{}` is not the name of a field", entry.name.escape_ascii()))?;
         if entry.value.is_some_and(|value| !is_value(value)) {
             return Err(format!("the value of `{name}` has a line break or a zero byte"));
         }
@@ -190,9 +191,9 @@ mod tests {
         check("x-a", None, Ok(1));
         check("Content-Length", Some("7"), Ok(0));
         check("upgrade", Some("h2c"), Ok(0));
-        check("a b", Some("1"), Err("`a b` is no name of a field"));
-        check("a\r\nb", Some("1"), Err("`a\\r\\nb` is no name of a field"));
-        check("", Some("1"), Err("`` is no name of a field"));
+        check("a b", Some("1"), Err("`a b` is not the name of a field"));
+        check("a\r\nb", Some("1"), Err("`a\\r\\nb` is not the name of a field"));
+        check("", Some("1"), Err("`` is not the name of a field"));
         check("a", Some("1\r\nb: 2"), Err("the value of `a` has a line break or a zero byte"));
     }
 }

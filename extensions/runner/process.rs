@@ -94,16 +94,16 @@ async fn run(runner: &Runner, mut ending: watch::Receiver<bool>) {
                     return;
                 }
                 let output = runner.last_lines();
-                tracing::error!(status = ended, output, "ext-plugin: the runner has ended");
+                tracing::error!(status = ended, output, "ext-plugin: the runner ended");
             }
             Err(reason) => {
-                tracing::error!("ext-plugin.cmd: the runner is not started: {reason}");
+                tracing::error!("ext-plugin.cmd: cannot start the runner: {reason}");
                 runner.state.change(|facts| facts.last_end = Some(format!("not started: {reason}")));
             }
         }
         failures = if began.elapsed() < STEADY { failures + 1 } else { 1 };
         let pause = pause_after(failures);
-        tracing::warn!("ext-plugin: the runner is started again in {} s", pause.as_secs());
+        tracing::warn!("ext-plugin: the runner restarts in {} s", pause.as_secs());
         runner.state.change(|facts| facts.pause_s = Some(pause.as_secs()));
         tokio::select! {
             () = sleep(pause) => {}
@@ -148,7 +148,7 @@ fn start(runner: &Runner) -> Result<Started, String> {
     end_with_starter(&mut command);
     let child = command.spawn().map_err(|error| format!("{program}: {error}"))?;
     let output = Receiver::from_owned_fd(OwnedFd::from(output)).map_err(|error| error.to_string());
-    tracing::info!(pid = child.id(), socket = %socket.display(), "ext-plugin: the runner is started");
+    tracing::info!(pid = child.id(), socket = %socket.display(), "ext-plugin: the runner started");
     output.map(|output| Started { child, output })
 }
 
@@ -168,7 +168,7 @@ fn make_room(socket: &Path) -> Result<(), String> {
         Ok(facts) if facts.file_type().is_socket() => {
             std::fs::remove_file(socket).map_err(|error| wrong(error.to_string()))
         }
-        Ok(_) => Err(wrong("the file is no socket".to_owned())),
+        Ok(_) => Err(wrong("the file is not a socket".to_owned())),
         Err(_) => Ok(()),
     }
 }
@@ -391,7 +391,7 @@ mod tests {
         assert!(!path.exists());
         drop(listener);
         std::fs::write(&path, "").unwrap();
-        assert!(make_room(&path).unwrap_err().ends_with(": the file is no socket"));
+        assert!(make_room(&path).unwrap_err().ends_with(": the file is not a socket"));
         let open = folder.path().join("open");
         std::fs::create_dir(&open).unwrap();
         let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);

@@ -52,9 +52,9 @@ pub(crate) static EXT_PLUGIN_POST_REQ: Descriptor = Descriptor {
 /// Passes requests to plugins in Python, Go or Java, before all other plugins run.
 ///
 /// The setting `ext-plugin` starts the runner, a program that contains these plugins. The gateway sends it the method,
-/// the path, the arguments and the fields of each request; variables and the body follow if a plugin reads them, a body
-/// of at most 16 MB. The runner responds to the client itself, or changes path, arguments, fields and body for the node,
-/// and fields of the response. Fields that the runner sets for the node cannot come from the client.
+/// the path, the arguments and the fields of each request. Variables and a body of at most 16 MB follow if a plugin
+/// reads them. The runner responds to the client itself, or changes path, arguments, fields and body for the node, and
+/// fields of the response. Fields that the runner sets for the node cannot come from the client.
 ///
 /// Each worker has its own connections to the runner, and at most 1,024 calls at a time. A runner that does not respond
 /// within 60 s has failed. A cache treats the request as one of a user without a name, since the runner may identify
@@ -168,7 +168,7 @@ impl RequestFilter {
             },
             Ok(Event::Reply(received)) => match request_reply(&received.payload) {
                 Ok(reply) => self.decide(slot, reply, ctx),
-                Err(_) => self.failed(&invalid("it is no valid FlatBuffers table")),
+                Err(_) => self.failed(&invalid("it is not a valid FlatBuffers table")),
             },
         }
     }
@@ -200,7 +200,7 @@ impl RequestFilter {
         }
     }
 
-    /// Returns the runner's response. A request that is to be stopped never goes on: invalid parts are left out.
+    /// Returns the runner's response. A request that is to be stopped never continues: invalid parts are omitted.
     fn stop(&self, status: u16, headers: &[Entry<'_>], body: &[u8]) -> Reply {
         let status = match status {
             0 => 200,
@@ -210,7 +210,7 @@ impl RequestFilter {
                 503
             }
         };
-        let mut reply = Reply::new(status).because("an external plugin has responded");
+        let mut reply = Reply::new(status).because("an external plugin responded");
         for entry in headers {
             match checked(std::slice::from_ref(entry)) {
                 Ok(fields) => {
@@ -218,7 +218,7 @@ impl RequestFilter {
                         reply = reply.header(name, value.unwrap_or_default());
                     }
                 }
-                Err(reason) => self.0.log(&format!("a field of the runner's response is left out: {reason}")),
+                Err(reason) => self.0.log(&format!("ignored a field of the runner's response: {reason}")),
             }
         }
         if body.is_empty() { reply } else { reply.text(body) }
@@ -230,7 +230,7 @@ fn invalid(reason: &str) -> Failure {
 }
 
 fn too_large(purpose: &str) -> Failure {
-    Failure(format!("the request body is over {BODY_MAX} bytes and cannot {purpose}"))
+    Failure(format!("the request body exceeds {BODY_MAX} bytes and cannot {purpose}"))
 }
 
 /// Encodes a request for the runner.
@@ -264,7 +264,7 @@ fn changes(rewrite: &Rewrite<'_>, ctx: &Context) -> Result<Changes, String> {
     let is_host = |field: &Field| HeaderId::of(field.name.as_bytes()) == HeaderId::Host;
     let host = headers.iter().rfind(|field| is_host(field)).and_then(|field| field.value.clone());
     if let Some(host) = host.as_deref().filter(|host| !is_authority(host)) {
-        return Err(format!("`{}` is no host", host.escape_ascii()));
+        return Err(format!("`{}` is not a host", host.escape_ascii()));
     }
     headers.retain(|field| !is_host(field));
     let is_foreign = |field: &&Field| field.value.is_some() && ctx.is_reserved(field.name.as_bytes());

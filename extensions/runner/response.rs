@@ -1,7 +1,7 @@
 //! `ext-plugin-post-resp`: the runner changes responses of nodes.
 //!
 //! A call begins when the head of the response is known. If the runner needs the body, the head waits, and the call
-//! goes on in the filter of the body.
+//! continues in the filter of the body.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -11,7 +11,7 @@ use std::task::{self, Poll};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sigma_buffer::held::{self, Held};
+use sigma_buffer::held::{self, CountedBytes};
 use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, Method};
 use sigma_plugin::record::Source;
 use sigma_plugin::{
@@ -39,10 +39,10 @@ pub(crate) static EXT_PLUGIN_POST_RESP: Descriptor = Descriptor {
 
 /// Passes responses of nodes to plugins in Python, Go or Java.
 ///
-/// The setting `ext-plugin` starts the runner, a program that contains these plugins. The gateway sends it the status and
-/// the fields of each response; variables and the body follow if a plugin reads them, a body of at most 16 MB. The
-/// runner may change status, fields and body. Fields that it sets replace all fields of the node. If it replaces only
-/// the body, fields about the old body and about its type are removed.
+/// The setting `ext-plugin` starts the runner, a program that contains these plugins. The gateway sends it the status
+/// and the fields of each response. Variables and a body of at most 16 MB follow if a plugin reads them. The runner
+/// may change status, fields and body. Fields that it sets replace all fields of the node. If it replaces only the
+/// body, fields about the old body and about its type are removed.
 ///
 /// The runner sees the response after all other plugins of the route, without a coding that the gateway adds.
 #[derive(Deserialize, JsonSchema)]
@@ -88,7 +88,7 @@ impl Plugin for PostResp {
             filter,
             state: State::Reading(call),
             body: Vec::new(),
-            held: Held::default(),
+            held: CountedBytes::default(),
         }))
     }
 }
@@ -146,7 +146,7 @@ fn has_body(ctx: &Context) -> bool {
     ctx.request.method != Method::Head && !is_bodiless(ctx.response.status)
 }
 
-/// Answers a question; `body` is the body of the response.
+/// Responds to a question; `body` is the body of the response.
 fn answered(call: Call, info_request: &InfoRequest, ctx: &Context, body: &[u8]) -> Answering {
     match info_request {
         InfoRequest::Variable(name) => Box::pin(call.reply(variable(ctx, name).as_deref())),
@@ -170,7 +170,7 @@ fn message(ctx: &Context, id: u32) -> Message {
 fn changes(payload: &[u8]) -> Result<Changes, Failure> {
     let invalid = |reason: String| Failure(format!("the runner's reply is invalid: {reason}"));
     let reply = response_reply(payload);
-    let reply = reply.map_err(|_| invalid("it is no valid FlatBuffers table".to_owned()))?;
+    let reply = reply.map_err(|_| invalid("it is not a valid FlatBuffers table".to_owned()))?;
     let ResponseReply { status, headers, body } = reply;
     if status != 0 && !(200..=599).contains(&status) {
         return Err(invalid(format!("the status {status} is not between 200 and 599")));
@@ -241,7 +241,7 @@ struct Exchange {
     state: State,
     /// The body so far.
     body: Vec<u8>,
-    held: Held,
+    held: CountedBytes,
 }
 
 enum State {
@@ -270,7 +270,7 @@ impl Exchange {
     fn take(&mut self, data: &[u8]) -> Result<(), Failure> {
         if data.len() > BODY_MAX - self.body.len() {
             return Err(Failure(format!(
-                "the response body is over {BODY_MAX} bytes and cannot be sent to the runner"
+                "the response body exceeds {BODY_MAX} bytes and cannot be sent to the runner"
             )));
         }
         // Twice: the message for the runner has a copy.
@@ -321,7 +321,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Moves on by one step; None to go on.
+    /// Moves on by one step; None to continue.
     fn step(
         &mut self,
         input: &mut dyn Frames,

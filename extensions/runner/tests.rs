@@ -99,7 +99,7 @@ fn a_runner_responds_to_the_client() {
     assert!(reply.unwrap().headers.is_empty());
 }
 
-/// The first call asks for a token; later ones of the same worker use it, on the same connection.
+/// The first call requests a token; later ones of the same worker use it, on the same connection.
 #[test]
 fn a_token_and_a_connection_serve_many_calls() {
     let scripted = replying(made::unchanged());
@@ -332,7 +332,7 @@ fn failures_have_names_and_end_the_connection() {
     check(|| Act::Send(made::error(9)), &format!("{call}: unknown err 9"));
     check(|| Act::Send(made::unchanged()), &format!("{call}: unexpected type 2"));
     check(|| Act::Send(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()), &format!("{call}: unexpected type 72"));
-    let table = "the message is no valid FlatBuffers table";
+    let table = "the message is not a valid FlatBuffers table";
     check(|| Act::Send(vec![0, 0, 0, 4, 9, 9, 9, 9]), &format!("{call}: {table}"));
     check(|| Act::Send(vec![3, 0, 0, 0]), &format!("{call}: {table}"));
     let failure = block_on(Caller::new(nowhere()).call()).map(drop).unwrap_err();
@@ -360,7 +360,7 @@ fn messages_that_are_cut_have_names() {
     check(&[4, 255, 255, 255, 1, 2, 3], "data truncated");
 }
 
-/// Calls at the same time have a connection each; of many, one asks for the token.
+/// Calls at the same time have a connection each; of many, one requests the token.
 #[test]
 fn calls_at_once_have_their_own_connections() {
     let scripted = replying(response_frame());
@@ -386,7 +386,7 @@ fn waiting_calls_are_bounded() {
     let caller = Caller::new(&scripted.socket());
     let waiting: Vec<_> = (0..1_024).map(|_| caller.call()).collect();
     let failure = block_on(caller.call()).map(drop).unwrap_err();
-    assert_eq!(failure.0, "1024 calls of this worker wait for the runner");
+    assert_eq!(failure.0, "1024 calls of this worker already wait for the runner");
     drop(waiting);
     assert!(
         caller.client.clone().call(&caller.runner, &caller.conf, Caller::message(), Duration::ZERO).is_ok()
@@ -507,7 +507,7 @@ fn responses_are_changed_without_their_bodies() {
     assert_eq!(call.tables(2).unwrap()[0].bytes(0), Ok(Some(&b"content-type"[..])));
 }
 
-/// Asks for the body of the response, and sends this frame then.
+/// Requests the body of the response, and sends this frame then.
 fn reading(frame: Vec<u8>) -> Scripted {
     runner(move |_, got| match got.kind {
         kind::HTTP_RESP_CALL => Act::Send(made::asks_for(3)),

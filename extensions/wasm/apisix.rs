@@ -1,4 +1,4 @@
-//! Plugins of APISIX's section `wasm`: each entry is a plugin of its own.
+//! Plugins of APISIX's section `wasm`: each entry is its own plugin.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use sigma_schema::plugins::PluginScope;
 use crate::config::{ApisixConfig, RequestPhase, inline};
 use crate::descriptor::PHASES;
 use crate::plugin::WasmPlugin;
-use crate::usage::{Shared, Wanted, services, vm_use};
+use crate::usage::{ModuleReference, Shared, services, vm_use};
 use crate::vm_data::VmParts;
 
 /// The section.
@@ -103,7 +103,8 @@ impl Kind for Entry {
             services: services(build, &config.upstreams),
             ..VmParts::default()
         };
-        let vm_use = vm_use(build, Wanted { name: &self.name, file: &self.file, sha256: None, parts })?;
+        let vm_use =
+            vm_use(build, ModuleReference { name: &self.name, file: &self.file, sha256: None, parts })?;
         let shared = Shared {
             vm_use,
             fail_open: false,

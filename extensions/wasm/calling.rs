@@ -6,7 +6,7 @@ use std::task::{self, Poll};
 use std::time::Duration;
 
 use sigma_http::{Headers, Method};
-use sigma_plugin::outbound::{Answer, Call, MessageStream, StreamCall, StreamError};
+use sigma_plugin::outbound::{Call, MessageStream, ServiceResponse, StreamCall, StreamError};
 use sigma_plugin_kit::tallies::Tally;
 use tokio::sync::{Semaphore, mpsc};
 
@@ -221,7 +221,7 @@ pub(crate) fn stream_call(
     (call.body, call.messages, stream)
 }
 
-fn call_answer(answer: Answer) -> CallAnswer {
+fn call_answer(answer: ServiceResponse) -> CallAnswer {
     let mut headers = vec![(b":status".to_vec(), answer.status.to_string().into_bytes())];
     headers.extend(lowered(&answer.headers));
     CallAnswer { headers, trailers: lowered(&answer.trailers), body: answer.body }

@@ -81,7 +81,7 @@ pub(crate) fn load(path: &Path, expected: Option<&str>, node: &Node) -> Result<A
         let (sender, result) = watch::channel(None);
         let (runtime, name) = (Arc::clone(&runtime), path.display().to_string());
         node.spawn(async move {
-            // A separate thread: the control thread goes on.
+            // A separate thread: the control thread continues.
             let compiled = tokio::task::spawn_blocking(move || compile(&runtime, &bytes, abi)).await;
             let compiled = compiled.unwrap_or_else(|_| Err("the compiler failed".into()));
             if let Err(reason) = &compiled {
@@ -100,7 +100,7 @@ fn read(path: &Path, limit: u64) -> Result<Vec<u8>, String> {
     }
     if about.len() > limit {
         return Err(format!(
-            "it has {} bytes, and plugin_attr.wasm.module_bytes allows {limit}",
+            "it has {} bytes, but plugin_attr.wasm.module_bytes allows {limit}",
             about.len()
         ));
     }
@@ -112,8 +112,7 @@ fn check(runtime: &Runtime, bytes: &[u8]) -> Result<(Outline, Abi), String> {
     let outline = Outline::of(bytes)?;
     Module::validate(&runtime.engine, bytes).map_err(|error| format!("the module is invalid: {error:#}"))?;
     let abi = outline.abi().ok_or(
-        "it exports neither a version of proxy-wasm (proxy_abi_version_0_1_0, _0_2_0 or _0_2_1) nor the functions of \
-         http-wasm (handle_request and handle_response): build it with an SDK",
+        "it exports no version of proxy-wasm (proxy_abi_version_0_1_0, _0_2_0 or _0_2_1) and not the functions of http-wasm (handle_request and handle_response): build it with an SDK",
     )?;
     for (module, name) in &outline.imports {
         let is_provided = match abi {
@@ -141,6 +140,6 @@ fn compile(runtime: &Runtime, bytes: &[u8], abi: Abi) -> Compiled {
         let errno = error.root_cause().downcast_ref::<Errno>();
         let is_denied = errno.is_some_and(|errno| matches!(*errno, Errno::PERM | Errno::ACCESS));
         let hint = if is_denied { "; `process.sandbox` forbids compiled code, turn it off" } else { "" };
-        format!("the module cannot be compiled: {error:#}{hint}").into()
+        format!("cannot compile the module: {error:#}{hint}").into()
     })
 }

@@ -12,9 +12,9 @@ use sigma_plugin::outbound::Service;
 
 /// Runs a WebAssembly module with the ABI of proxy-wasm (0.1.0, 0.2.0 or 0.2.1) or of http-wasm.
 ///
-/// Modules are built with the SDKs for Rust, Go, C++ or AssemblyScript, as for Envoy. Each worker has an instance of its
-/// own, without files, sockets or the time of other requests: a module sees its exchanges, and calls the services in
-/// `upstreams` only. If it is aborted, one exchange fails with 503, and a new instance starts.
+/// Modules are built with the SDKs for Rust, Go, C++ or AssemblyScript, as for Envoy. Each worker has its own
+/// instance, without files and sockets. A module sees its exchanges only, and can call only the services in
+/// `upstreams`. If it is aborted, one exchange fails with 503, and a new instance starts.
 ///
 /// A module cannot change the fields that frame a message, or request fields that another plugin of the route sets.
 /// Such changes have no effect and are counted as `wasm_events_total{event="mutation_rejected"}`.
@@ -191,7 +191,7 @@ fn check_upstreams(upstreams: &BTreeMap<String, Target>) -> Result<(), String> {
     }
     match upstreams.iter().find(|(_, target)| &*target.uri.target != "/") {
         Some((name, target)) => {
-            Err(format!("upstreams.{name}.uri: the module names the path: leave `{}` out", target.uri.target))
+            Err(format!("upstreams.{name}.uri: the module sets the path: remove `{}`", target.uri.target))
         }
         None => Ok(()),
     }

@@ -41,7 +41,7 @@ pub(crate) const PHASES: PhaseSet =
 
 fn warnings(name: &str, target: &Value) -> Vec<sigma_schema::Problem> {
     let clear = cleartext(target, "uri", "the module calls the service in cleartext");
-    let unverified = unverified(target, "another server can answer instead of the service");
+    let unverified = unverified(target, "another server can impersonate the service");
     let in_place = |mut problem: sigma_schema::Problem| {
         problem.pointer = format!("upstreams/{name}/{}", problem.pointer);
         problem

@@ -39,7 +39,7 @@ pub(crate) struct Runtime {
 }
 
 /// The runtime, or the reason that it could not be made.
-struct Made(Result<Arc<Runtime>, String>);
+struct SharedRuntime(Result<Arc<Runtime>, String>);
 
 impl Runtime {
     /// Returns the runtime of a gateway; the first configuration with a module makes it.
@@ -47,14 +47,16 @@ impl Runtime {
     /// # Errors
     /// Returns an error message if the settings are invalid, or the system cannot provide memory for the instances.
     pub(crate) fn of(node: &Node) -> Result<Arc<Runtime>, String> {
-        node.part(|| Made(Runtime::new(node))).0.clone()
+        node.part(|| SharedRuntime(Runtime::new(node))).0.clone()
     }
 
     fn new(node: &Node) -> Result<Arc<Runtime>, String> {
         let settings = Settings::of(node)?;
         let config = config(&settings)?;
-        let engine = Engine::new(&config).map_err(|error| format!("WebAssembly cannot start: {error:#}"))?;
-        start_clock(&engine).map_err(|error| format!("WebAssembly cannot start its clock: {error}"))?;
+        let engine = Engine::new(&config)
+            .map_err(|error| format!("cannot start the WebAssembly engine: {error:#}"))?;
+        start_clock(&engine)
+            .map_err(|error| format!("cannot start the clock of the WebAssembly engine: {error}"))?;
         Ok(Arc::new(Runtime { engine, settings: Arc::new(settings) }))
     }
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::{self, Poll, ready};
 use std::time::Duration;
 
-use sigma_buffer::held::{self, Held};
+use sigma_buffer::held::{self, CountedBytes};
 use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame};
 use sigma_plugin::{BodyFilter, Context, Frames, Reply};
 use tokio::time::Sleep;
@@ -48,7 +48,7 @@ pub(crate) struct Filter {
     /// The longest pause.
     pause: Option<Pin<Box<Sleep>>>,
     holds_head: bool,
-    held: Held,
+    held: CountedBytes,
 }
 
 impl Filter {
@@ -67,7 +67,7 @@ impl Filter {
             end: None,
             pause: None,
             holds_head,
-            held: Held::default(),
+            held: CountedBytes::default(),
         }
     }
 
@@ -137,7 +137,7 @@ impl Filter {
         if is_held && body.len() + data.len() > limit {
             self.stream.instance.count(Event::TooLarge);
             let status = if self.direction == Direction::Request { 413 } else { 500 };
-            return Err(self.refuse(Reply::new(status).because("the module holds too large a body"), ctx));
+            return Err(self.refuse(Reply::new(status).because("the module buffers too large a body"), ctx));
         }
         if data.len() > held::body_room() {
             return Err(self.refuse(Reply::new(503).because("the memory for bodies is full"), ctx));

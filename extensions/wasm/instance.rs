@@ -102,7 +102,7 @@ impl Instance {
             self.is_broken.set(true);
             self.changed.notify_one();
             self.tally.count(Event::Aborted);
-            tracing::error!("wasm {}: {name} is aborted: {}", self.vm.name, reason(error));
+            tracing::error!("wasm {}: {name} was aborted: {}", self.vm.name, reason(error));
         }
         self.settle();
         result.map_err(|_| Aborted)

@@ -63,7 +63,7 @@ impl Worker {
 pub(crate) struct NotStarted;
 
 /// The present state of an instance.
-enum Found {
+enum InstanceState {
     Ready(Rc<Instance>),
     Starting(watch::Receiver<()>),
     Failed,
@@ -92,13 +92,13 @@ impl Instances {
     }
 
     /// Returns the state of an instance; starts it if it is missing or broken.
-    fn find(&self, vm: &Arc<Vm>, worker: &Worker) -> Found {
+    fn find(&self, vm: &Arc<Vm>, worker: &Worker) -> InstanceState {
         match self.0.borrow().get(&vm.id) {
             Some(Entry::Ready(instance)) if !instance.is_broken() => {
-                return Found::Ready(Rc::clone(instance));
+                return InstanceState::Ready(Rc::clone(instance));
             }
-            Some(Entry::Starting(started)) => return Found::Starting(started.clone()),
-            Some(Entry::Failed(until)) if Instant::now() < *until => return Found::Failed,
+            Some(Entry::Starting(started)) => return InstanceState::Starting(started.clone()),
+            Some(Entry::Failed(until)) if Instant::now() < *until => return InstanceState::Failed,
             _ => {}
         }
         let (sender, started) = watch::channel(());
@@ -108,7 +108,7 @@ impl Instances {
             let entry = match begin(&vm).await {
                 Ok(begun) => Entry::Ready(worker.adopt(&vm, begun)),
                 Err(reason) => {
-                    tracing::error!("wasm {}: the module does not start: {reason}", vm.name);
+                    tracing::error!("wasm {}: the module failed to start: {reason}", vm.name);
                     worker.tally.count(Event::NotStarted);
                     Entry::Failed(Instant::now() + RETRY)
                 }
@@ -121,7 +121,7 @@ impl Instances {
             }
             drop(sender);
         });
-        Found::Starting(started)
+        InstanceState::Starting(started)
     }
 }
 
@@ -134,19 +134,19 @@ pub(crate) async fn obtain(vm: Arc<Vm>, worker: Worker) -> Result<Rc<Instance>, 
     const ROUNDS: usize = 8;
     for _ in 0..ROUNDS {
         match worker.instances.find(&vm, &worker) {
-            Found::Ready(instance) => return Ok(instance),
-            Found::Failed => return Err(NotStarted),
+            InstanceState::Ready(instance) => return Ok(instance),
+            InstanceState::Failed => return Err(NotStarted),
             // It closes.
-            Found::Starting(mut started) => drop(started.changed().await),
+            InstanceState::Starting(mut started) => drop(started.changed().await),
         }
     }
     Err(NotStarted)
 }
 
-/// Starts an instance on a thread of its own.
+/// Starts an instance on its own thread.
 async fn begin(vm: &Arc<Vm>) -> Result<Started, String> {
     let compiled = vm.code.compiled().await.map_err(|reason| reason.to_string())?;
     let vm = Arc::clone(vm);
     let started = tokio::task::spawn_blocking(move || start(&vm, &compiled)).await;
-    started.unwrap_or_else(|_| Err("the start has failed".to_owned()))
+    started.unwrap_or_else(|_| Err("the start failed".to_owned()))
 }

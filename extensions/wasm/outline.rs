@@ -38,7 +38,7 @@ impl Outline {
     /// Returns a sentence if the binary is not a module.
     pub(crate) fn of(bytes: &[u8]) -> Result<Outline, String> {
         let Some(sections) = bytes.strip_prefix(MODULE) else { return Err(unlike_module(bytes)) };
-        let broken = || "the module is cut off or damaged".to_owned();
+        let broken = || "the module is truncated or damaged".to_owned();
         let (mut reader, mut outline) = (Reader(sections), Outline::default());
         while let Some(section) = reader.byte() {
             let length = reader.number().ok_or_else(broken)?;

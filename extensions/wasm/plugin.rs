@@ -10,7 +10,7 @@ use crate::config::{Config, RequestPhase};
 use crate::handler::exchange::Exchange;
 use crate::outline::Abi;
 use crate::stream::Stream;
-use crate::usage::{Shared, Wanted, services, vm_use};
+use crate::usage::{ModuleReference, Shared, services, vm_use};
 use crate::vm_data::VmParts;
 use crate::{handler, request, response};
 
@@ -36,7 +36,7 @@ pub(crate) fn build(build: &Build<'_>) -> Result<Arc<dyn Plugin>, String> {
     };
     let name = config.file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     let sha256 = config.sha256.as_deref();
-    let vm_use = vm_use(build, Wanted { name: &name, file: &config.file, sha256, parts })?;
+    let vm_use = vm_use(build, ModuleReference { name: &name, file: &config.file, sha256, parts })?;
     let shared = Shared {
         vm_use,
         fail_open: config.fail_open,

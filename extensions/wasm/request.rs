@@ -114,7 +114,7 @@ fn read_body(stream: &Rc<Stream>) -> Step {
         if read == BodyRead::TooLarge {
             stream.instance.count(Event::TooLarge);
             return Reply::new(413)
-                .because("the body is over plugin_attr.wasm.body_bytes")
+                .because("the body exceeds plugin_attr.wasm.body_bytes")
                 .text(Vec::new())
                 .into();
         }

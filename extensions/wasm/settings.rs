@@ -25,8 +25,8 @@ pub(crate) struct Settings {
     /// The most instances of the process. Each worker has one for each configuration of a module.
     #[schemars(range(min = 1, max = 10_000))]
     pub(crate) instances: u32,
-    /// The most exchanges that a module of http-wasm handles at the same time in one worker, for each configuration: each
-    /// has an instance of its own. More exchanges wait.
+    /// The most exchanges that a module of http-wasm handles at the same time in one worker, for each configuration:
+    /// each has its own instance. More exchanges wait.
     #[schemars(range(min = 1, max = 10_000))]
     pub(crate) exchanges: usize,
     /// The longest run of a callback, in milliseconds of processor time. The callback is aborted then.

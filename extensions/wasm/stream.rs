@@ -29,7 +29,7 @@ pub(crate) enum Direction {
 /// The effect of a callback on its message.
 #[derive(Debug)]
 pub(crate) enum Effect {
-    /// The message goes on
+    /// The message continues
     Continue,
     /// The message waits
     Pause,
@@ -48,7 +48,7 @@ pub(crate) struct Stream {
     pub(crate) plugin: Arc<Shared>,
     id: u32,
     is_tcp: bool,
-    /// A callback was aborted. With `fail_open`, the exchange goes on without the module.
+    /// A callback was aborted. With `fail_open`, the exchange continues without the module.
     is_aborted: Cell<bool>,
     has_ended: Cell<bool>,
     /// The module has got the whole body of the request before the head was sent.

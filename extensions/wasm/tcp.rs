@@ -22,7 +22,7 @@ use crate::instance::{Aborted, Instance};
 use crate::instances::{Instances, NotStarted, obtain};
 use crate::outline::Abi;
 use crate::stream::{Direction, Effect, Stream};
-use crate::usage::{Shared, Wanted, services, vm_use};
+use crate::usage::{ModuleReference, Shared, services, vm_use};
 use crate::vm_data::VmParts;
 
 /// The status of a session that the gateway closes since its module has failed.
@@ -63,7 +63,7 @@ pub(crate) fn build(build: &Build<'_>) -> Result<Arc<dyn FlowPlugin>, String> {
     };
     let name = config.file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     let sha256 = config.sha256.as_deref();
-    let vm_use = vm_use(build, Wanted { name: &name, file: &config.file, sha256, parts })?;
+    let vm_use = vm_use(build, ModuleReference { name: &name, file: &config.file, sha256, parts })?;
     if vm_use.vm.code.abi == Abi::HttpHandler {
         return Err(format!(
             "{}: a module of http-wasm handles requests, not streams",
@@ -83,7 +83,7 @@ pub(crate) fn build(build: &Build<'_>) -> Result<Arc<dyn FlowPlugin>, String> {
 impl FlowPlugin for TcpPlugin {
     fn preread(&self, session: &mut Session, env: &Env<'_>) -> FlowStep {
         if session.transport == Transport::Udp {
-            tracing::error!("wasm {}: a module filters sessions over TCP only", self.shared.vm_use.vm.name);
+            tracing::error!("wasm {}: modules can filter TCP sessions only", self.shared.vm_use.vm.name);
             return FlowStep::Close(FAILED);
         }
         let place = Rc::default();
@@ -198,7 +198,7 @@ impl Opening {
 /// One direction of a session.
 #[derive(Default)]
 struct Side {
-    /// Bytes that the module has not let go on.
+    /// Bytes that the module has not let continue.
     held: Vec<u8>,
     /// No more bytes follow.
     is_end: bool,

@@ -33,7 +33,7 @@ impl Shared {
 
     /// Returns the response after a failure.
     pub(crate) fn failure(&self) -> Reply {
-        Reply::new(503).because("the WebAssembly module has failed").text(Vec::new())
+        Reply::new(503).because("the WebAssembly module failed").text(Vec::new())
     }
 
     /// Ends the hook of a request without an instance.
@@ -47,7 +47,7 @@ impl Shared {
 }
 
 /// A module as a configuration names it.
-pub(crate) struct Wanted<'c> {
+pub(crate) struct ModuleReference<'c> {
     pub(crate) name: &'c str,
     pub(crate) file: &'c Path,
     pub(crate) sha256: Option<&'c str>,
@@ -58,7 +58,7 @@ pub(crate) struct Wanted<'c> {
 ///
 /// # Errors
 /// Returns an error message if the module cannot be used.
-pub(crate) fn vm_use(build: &Build<'_>, wanted: Wanted<'_>) -> Result<Arc<VmUse>, String> {
+pub(crate) fn vm_use(build: &Build<'_>, wanted: ModuleReference<'_>) -> Result<Arc<VmUse>, String> {
     let runtime = Runtime::of(build.node)?;
     let code = load(wanted.file, wanted.sha256, build.node)?;
     let parts = wanted.parts;

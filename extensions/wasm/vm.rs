@@ -128,7 +128,7 @@ pub(crate) fn find<P: WasmParams, R: WasmResults>(
 ) -> Result<Option<TypedFunc<P, R>>, String> {
     let Some(function) = instance.get_func(store.as_context_mut(), name) else { return Ok(None) };
     let typed = function.typed(store.as_context_mut());
-    typed.map(Some).map_err(|_| format!("its function `{name}` has other arguments or results"))
+    typed.map(Some).map_err(|_| format!("its function `{name}` has the wrong signature"))
 }
 
 fn find_headers(
@@ -254,7 +254,7 @@ fn configure(
         let length = u32::try_from(length).unwrap_or(u32::MAX);
         let is_accepted = step.call(&mut *store, (ROOT, length));
         if is_accepted.map_err(|error| format!("{name}: {}", reason(&error)))? == 0 {
-            return Err(format!("{name}: the module refuses its configuration"));
+            return Err(format!("{name}: the module refused its configuration"));
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Calls of the Admin API: each is answered, and nothing is stored that the check refuses.
+//! Calls of the Admin API: each gets a response, and nothing is stored that the check refuses.
 //!
 //! The input is calls with a line of `---` between them: a line with method and target, lines with
 //! fields, an empty line, the body.

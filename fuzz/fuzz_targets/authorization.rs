@@ -1,5 +1,4 @@
-//! Values of `Authorization` for digest-auth and hmac-auth: none panics, and an answer reads the same after
-//! writing.
+//! Values of `Authorization` for digest-auth and hmac-auth: none panics, and a response reads the same after writing.
 
 #![no_main]
 

@@ -1,7 +1,7 @@
-//! Cache directives of answers and requests: none panics, forbidden answers are not stored, and stored ones
-//! fit their requests.
+//! Cache directives of responses and requests: none panics, forbidden responses are not stored, and stored ones fit
+//! their requests.
 //!
-//! A byte for the status, fields of an answer, a zero byte, fields of a request.
+//! A byte for the status, fields of a response, a zero byte, fields of a request.
 
 #![no_main]
 

@@ -1,6 +1,6 @@
 //! Bytes from a disk: none panics, and read data equals written data.
 //!
-//! The head of an answer; or a byte 255 and a file.
+//! The head of a response; or a byte 255 and a file.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! The files of a disk cache as a whole: none panics, and an answer that is found is the one that was kept.
+//! The files of a disk cache as a whole: none panics, and a response that is found is the one that was kept.
 //!
 //! Changes of four bytes each: a file, a change, and where.
 

@@ -1,5 +1,5 @@
-//! Answers of Dubbo providers, and bodies that become calls: no bytes break the readers, the pieces that they come in
-//! change nothing, a head that is taken is fit to be passed on, and no body has more parameters than it may.
+//! Responses of Dubbo providers, and bodies that become calls: no bytes break the readers, the pieces that they come
+//! in change nothing, a head that is taken is fit to be forwarded, and no body has more parameters than it may.
 
 #![no_main]
 
@@ -26,7 +26,7 @@ fn read(wire: &[u8], step: usize) -> Result<Vec<Piece>, &'static str> {
     let mut found = Vec::new();
     for piece in wire.chunks(step) {
         input = Chunk::copy_of(&[&input[..], piece].concat());
-        // Bytes after the answer belong to no one.
+        // Bytes after the response belong to no one.
         while !frames.is_over() {
             match frames.next(&mut input)? {
                 Some(piece) => found.push(piece),

@@ -1,4 +1,4 @@
-//! Expressions of `vars`: no rule and no value of a variable panics, and the same input gives the same answer.
+//! Expressions of `vars`: no rule and no value of a variable panics, and the same input gives the same response.
 //!
 //! The rule is JSON up to the first zero byte; the rest is the value of every variable.
 

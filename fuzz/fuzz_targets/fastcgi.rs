@@ -1,5 +1,5 @@
-//! Answers of FastCGI applications: no bytes break the reader, the pieces that they come in change nothing, and a head
-//! that is taken is fit to be passed on.
+//! Responses of FastCGI applications: no bytes break the reader, the pieces that they come in change nothing, and a
+//! head that is taken is fit to be forwarded.
 
 #![no_main]
 
@@ -11,7 +11,7 @@ use sigma_http::{Chunk, HeaderId, ResponseHead};
 const LIMITS: HeadLimits =
     HeadLimits { line_bytes: 1 << 20, head_bytes: 4096, fields: 50, tolerance: Tolerance::NONE };
 
-/// The result: the answer, the log, and whether and how it ended.
+/// The result: the response, the log, and whether and how it ended.
 type Found = (Vec<u8>, Vec<u8>, Option<EndKind>);
 
 fn read(wire: &[u8], step: usize) -> Result<Found, &'static str> {

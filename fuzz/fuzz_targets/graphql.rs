@@ -1,6 +1,6 @@
 //! Queries of GraphQL: each has a cost or none, in linear time, whatever schema a server tells.
 //!
-//! A body, a zero byte, an answer with a schema.
+//! A body, a zero byte, a response with a schema.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Heads through both codecs and back: a head that the parser accepts is written by the encoder for any body
-//! and any answer so that a second reader finds exactly that body.
+//! Heads through both codecs and back: a head that the parser accepts is written by the encoder for any body and any
+//! response so that a second reader finds exactly that body.
 //!
 //! The first byte chooses the length of the body; the rest is a request or a response as it came.
 

@@ -1,4 +1,4 @@
-//! Answers of brokers to a fetch: none panics, and records come in order and within their room.
+//! Responses of brokers to a fetch: none panics, and records come in order and within their room.
 
 #![no_main]
 

@@ -1,8 +1,8 @@
 //! The router: the tree finds the same as a search through all patterns, and one that grew route by route
 //! finds the same as one compiled at once.
 //!
-//! The input is text: one pattern a line, the last line the path. Patterns with parameters are compiled and looked
-//! up too, but only plain ones and those with one `*` at their end have an answer that is plain enough to compare.
+//! The input is text: one pattern a line, the last line the path. Patterns with parameters are compiled and looked up
+//! too, but only plain ones and those with one `*` at their end have a response that is plain enough to compare.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Answers of a detector that speaks T1K: none panics, and only a whole one decides.
+//! Responses of a detector that speaks T1K: none panics, and only a whole one decides.
 
 #![no_main]
 

@@ -121,8 +121,11 @@ impl Config {
             }
             (None, _) => None,
             (Some(separator), _) => {
-                let wrong =
-                    |_| format!("external_user_label_field_separator: `{separator}` is no valid expression");
+                let wrong = |_| {
+                    format!(
+                        "external_user_label_field_separator: `{separator}` is not a valid regular expression"
+                    )
+                };
                 // A separator such as `a|b` would take the spaces on one side only.
                 Some(Regex::new(&format!(r"\s*(?:{separator})\s*")).map_err(wrong)?)
             }
@@ -310,7 +313,7 @@ mod tests {
         );
         check(
             with(json!({"external_user_label_field_separator": "("})),
-            "external_user_label_field_separator: `(` is no valid expression",
+            "external_user_label_field_separator: `(` is not a valid regular expression",
         );
         for refused in [
             json!({"allow_labels": {}}),

@@ -1,4 +1,4 @@
-//! JSON answers of services.
+//! JSON responses of services.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;

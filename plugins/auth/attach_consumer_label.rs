@@ -65,7 +65,7 @@ impl TryFrom<Map<String, Value>> for Labels {
     fn try_from(fields: Map<String, Value>) -> Result<Labels, String> {
         let label = |(name, value): (String, Value)| {
             if !is_name(&name) {
-                return Err(format!("`{name}` is no name of a header field"));
+                return Err(format!("`{name}` is not the name of a header field"));
             }
             if frames(&name) {
                 return Err(format!("the gateway itself sets `{name}`: choose another name"));
@@ -129,7 +129,7 @@ mod tests {
         check(json!({}), "property \"headers\" is required");
         check(json!({"headers": {}}), "expect object to have at least 1 properties");
         check(json!({"headers": {"X": "team"}}), "failed to match pattern");
-        check(json!({"headers": {"a b": "$team"}}), "`a b` is no name of a header field");
+        check(json!({"headers": {"a b": "$team"}}), "`a b` is not the name of a header field");
         check(json!({"headers": {"Content-Length": "$team"}}), "the gateway itself sets");
     }
 }

@@ -77,7 +77,7 @@ fn idle_methods(conf: &Value) -> Vec<Problem> {
     let is_idle = conf.get("whitelist").is_some() && conf.get("allowed_by_methods").is_some();
     let message =
         "`allowed_by_methods` has no effect together with `whitelist`: its members may use every method";
-    let hint = "remove one of both";
+    let hint = "remove one of them";
     let problem = is_idle.then(|| Problem::new("allowed_by_methods", "no_effect", message).hint(hint));
     problem.into_iter().collect()
 }

@@ -3,14 +3,14 @@
 use serde_json::json;
 use sigma_http::Headers;
 
-use super::digest_auth::answer::Answer;
+use super::digest_auth::credentials::DigestCredentials;
 use super::hmac_auth::Signed;
 use super::jwe_decrypt::{Encrypted, Secret};
 use super::message_signatures::base::{Subject, signature_base};
 use super::message_signatures::structured::{Dictionary, Item, Member};
 use super::message_signatures::verify::Rules;
 pub use super::saml::fuzzing::{saml, saml_signed};
-use super::tokens::{Algorithm, Found, Key, KeySet, Token, is_for};
+use super::tokens::{Algorithm, Key, KeySet, MatchingKeys, Token, is_for};
 
 /// The parts of an input, with a zero byte between them.
 fn halves(input: &[u8]) -> (&[u8], &[u8]) {
@@ -30,7 +30,7 @@ pub fn tokens(input: &[u8]) {
             assert!(key.verify(&token).is_err(), "a token with another key is refused");
         }
         if let Ok(set) = &set
-            && let Ok(Found::Keys(keys)) = set.find(&token, &Algorithm::PUBLIC)
+            && let Ok(MatchingKeys::Keys(keys)) = set.find(&token, &Algorithm::PUBLIC)
         {
             assert!(!keys.is_empty());
             for key in keys {
@@ -80,14 +80,14 @@ pub fn structured_fields(input: &[u8]) {
     }
 }
 
-/// A value of `Authorization`: it is read or refused, and an answer of Digest reads the same after writing.
+/// A value of `Authorization`: it is read or refused, and a response of Digest reads the same after writing.
 pub fn authorization(input: &[u8]) {
     if let Ok(signed) = Signed::parse(Some(input)) {
         for value in signed.key_id.iter().chain(&signed.signature).chain(&signed.headers) {
             assert!(!value.contains(&b'"'));
         }
     }
-    let Ok(answer) = Answer::parse(input) else { return };
+    let Ok(answer) = DigestCredentials::parse(input) else { return };
     let parts = [
         ("username", &answer.username),
         ("realm", &answer.realm),
@@ -109,5 +109,10 @@ pub fn authorization(input: &[u8]) {
         }
         written.push(b'"');
     }
-    assert_eq!(Answer::parse(&written).as_ref(), Ok(&answer), "{}", String::from_utf8_lossy(&written));
+    assert_eq!(
+        DigestCredentials::parse(&written).as_ref(),
+        Ok(&answer),
+        "{}",
+        String::from_utf8_lossy(&written)
+    );
 }

@@ -84,9 +84,9 @@ $ curl http://127.0.0.1:9080/orders -H "Signature-Input: sig1=$input" -H "Signat
 /// Authenticates consumers by a signature over parts of the request (HMAC, RFC 9421).
 ///
 /// `Authorization: Signature keyId="…",algorithm="hmac-sha256",headers="@request-target date",signature="…"`. The
-/// signed text consists of lines that end in a line feed: the key id, then for each name in `headers` `name: value`,
-/// or for `@request-target` the method and the URI. Of a repeated field the first value is signed. `Date` must be
-/// close to the gateway's time; a replay within this tolerance is not detected.
+/// signed text consists of lines that end in a line feed. The first line is the key id. Then each name in `headers`
+/// has a line `name: value`, or for `@request-target` the method and the URI. Of a repeated field the first value is
+/// signed. `Date` must be close to the gateway's time; a replay within this tolerance is not detected.
 ///
 /// **Date, method and URI have to be signed by default. APISIX requires only `date`: an attacker who sees one signed
 /// request can send any other while its date is valid**: `signed_headers: ["date"]` is for clients that cannot be
@@ -177,12 +177,8 @@ impl Configuration for Consumer {
     fn check(&self) -> Result<(), String> {
         match (&self.secret_key, &self.public_key, &self.algorithm) {
             (None, None, _) => Err("property \"secret_key\" is required".to_owned()),
-            (_, Some(_), None) => {
-                Err("property \"algorithm\" is required where there is a public_key".to_owned())
-            }
-            (_, None, Some(_)) => {
-                Err("algorithm: it applies to a public_key, and there is no public_key".to_owned())
-            }
+            (_, Some(_), None) => Err("property \"algorithm\" is required with a public_key".to_owned()),
+            (_, None, Some(_)) => Err("algorithm: it has no effect without a public_key".to_owned()),
             _ => Ok(()),
         }
     }
@@ -366,7 +362,7 @@ impl Config {
         // The signed lines end in line feeds. One inside the decoded path would let an attacker who saw a
         // signature write lines of another field there.
         if ctx.uri.contains(&b'\n') && signed.headers.iter().any(|name| name == REQUEST_TARGET) {
-            return Err(hidden("the path holds a line feed"));
+            return Err(hidden("the path contains a line feed"));
         }
         const NO_SECRET: Refusal = hidden("the consumer has no secret");
         let secret = identity.data::<Signatory>().and_then(|signatory| signatory.secret.as_ref());

@@ -1,4 +1,4 @@
-//! `jwe-decrypt`: an encrypted token (RFC 7516) in a field, for the node in the clear.
+//! `jwe-decrypt`: an encrypted token (RFC 7516) in a field, for the node in cleartext.
 
 use std::sync::Arc;
 
@@ -84,7 +84,7 @@ impl Configuration for JweDecrypt {
     fn check(&self) -> Result<(), String> {
         for (field, name) in [("header", &self.header), ("forward_header", &self.forward_header)] {
             if !is_name(name) {
-                return Err(format!("{field}: `{name}` is no name of a header field"));
+                return Err(format!("{field}: `{name}` is not the name of a header field"));
             }
         }
         if frames(&self.forward_header) || self.forward_header.eq_ignore_ascii_case("host") {
@@ -348,7 +348,7 @@ mod tests {
         assert_eq!(consumer(encoded(32)), "");
         assert_eq!(consumer(json!({"key": "a", "secret": "$env://SECRET"})), "");
         let route = |conf: Value| refusal("jwe-decrypt", &conf);
-        assert_eq!(route(json!({"header": "a b"})), "header: `a b` is no name of a header field");
+        assert_eq!(route(json!({"header": "a b"})), "header: `a b` is not the name of a header field");
         assert_eq!(
             route(json!({"forward_header": "Host"})),
             "forward_header: the gateway itself sets `Host`"

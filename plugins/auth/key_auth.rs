@@ -84,7 +84,9 @@ impl Configuration for KeyAuth {
             && is_empty(self.argument_names().len())
             && is_empty(self.cookie_names().len())
         {
-            true => Err("no place is read: name one in `headers`, `queries` or `cookies`".to_owned()),
+            true => {
+                Err("the plugin reads no key: list a name in `headers`, `queries` or `cookies`".to_owned())
+            }
             false => Ok(()),
         }
     }
@@ -234,6 +236,6 @@ mod tests {
     #[test]
     fn a_place_is_needed() {
         let error = refusal("key-auth", &json!({"headers": [], "queries": []}));
-        assert!(error.contains("no place is read"), "{error}");
+        assert!(error.contains("the plugin reads no key"), "{error}");
     }
 }

@@ -17,7 +17,7 @@ use sigma_schema::Problem;
 use super::policy::{AuthPolicy, Cause, Refusal, Scheme, authorization};
 use sigma_plugin_kit::decision_service::DecisionService;
 use sigma_plugin_kit::ldap::{
-    self, Answered, Directory, INVALID_CREDENTIALS, Keeping, Place, SUCCESS, Security,
+    self, Answered, Directory, DirectoryAddress, INVALID_CREDENTIALS, Keeping, SUCCESS, Security,
 };
 use sigma_plugin_kit::log_throttle::LogThrottle;
 
@@ -69,7 +69,7 @@ struct Config {
     /// Base DN of the users.
     base_dn: String,
     /// Host and port of the directory, without a scheme. Default port: 389, also with TLS.
-    ldap_uri: Place,
+    ldap_uri: DirectoryAddress,
     /// Whether TLS encrypts the connection from its first byte (LDAPS).
     #[schemars(extend("default" = false))]
     use_tls: bool,
@@ -172,9 +172,9 @@ impl Credentials {
         let (Some(user), Some(password)) = (parts.next(), parts.next()) else {
             return Err(invalid("Split authorization err: invalid decoded data"));
         };
-        let user = String::from_utf8(user).map_err(|_| invalid_user("the user's name is no text"))?;
+        let user = String::from_utf8(user).map_err(|_| invalid_user("the user name is not text"))?;
         match (user.is_empty(), password.is_empty()) {
-            (true, _) => Err(invalid_user("the user's name is empty")),
+            (true, _) => Err(invalid_user("the user name is empty")),
             // A directory takes it for an anonymous bind, and reports success (RFC 4513 §5.1.2).
             (_, true) => Err(invalid_user("the password is empty")),
             _ => Ok(Credentials { user, password }),
@@ -193,7 +193,7 @@ impl LdapAuth {
 }
 
 impl Shared {
-    /// Returns the step for a directory's answer.
+    /// Returns the step for a directory's response.
     fn settle(&self, user_dn: &str, answered: Answered<u32>, ctx: &mut Context, env: &Env<'_>) -> Step {
         let outcome = match answered {
             Ok((SUCCESS, connection)) => {
@@ -205,10 +205,12 @@ impl Shared {
                     },
                 )
             }
-            Ok((INVALID_CREDENTIALS, _)) => Err(invalid_user("the directory refuses name and password")),
+            Ok((INVALID_CREDENTIALS, _)) => {
+                Err(invalid_user("the directory refused the user name or password"))
+            }
             Ok((code, _)) => {
-                self.complain(&format!("a bind ended with {code}"), ctx);
-                Err(invalid_user("the directory has not bound the user"))
+                self.complain(&format!("the directory refused a bind with {code}"), ctx);
+                Err(invalid_user("the directory did not bind the user"))
             }
             Err(failure) => {
                 self.complain(&failure.0, ctx);

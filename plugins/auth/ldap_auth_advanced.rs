@@ -17,8 +17,8 @@ use sigma_schema::Problem;
 
 use sigma_plugin_kit::decision_service::DecisionService;
 use sigma_plugin_kit::ldap::{
-    self, Answered, Connection, Directory, Entry, Failure, INVALID_CREDENTIALS, Keeping, NO_SUCH_OBJECT,
-    Place, SIZE_LIMIT_EXCEEDED, SUCCESS, Search, Security,
+    self, Answered, Connection, Directory, DirectoryAddress, Entry, Failure, INVALID_CREDENTIALS, Keeping,
+    NO_SUCH_OBJECT, SIZE_LIMIT_EXCEEDED, SUCCESS, Search, Security,
 };
 use sigma_plugin_kit::log_throttle::LogThrottle;
 
@@ -83,7 +83,7 @@ const ATTRIBUTE: &str = r"^([A-Za-z][A-Za-z0-9-]*|(0|[1-9][0-9]*)(\.(0|[1-9][0-9
 struct Config {
     /// Host and port of the directory, without a scheme. Default port: 389, or 636 with `use_ldaps`.
     #[schemars(length(min = 1, max = 256))]
-    ldap_uri: Place,
+    ldap_uri: DirectoryAddress,
     /// Base DN of the users.
     #[schemars(length(min = 1, max = 4096))]
     base_dn: String,
@@ -244,8 +244,7 @@ impl LdapAuthAdvanced {
         let config: Config = build.config()?;
         if config.ldap_password.as_ref().is_some_and(|password| password.reveal().is_empty()) {
             return Err(
-                "ldap_password: it is empty, and a directory takes an empty password for an anonymous login"
-                    .to_owned(),
+                "ldap_password: it is empty, which a directory treats as an anonymous login".to_owned()
             );
         }
         let (port, security) = match (config.use_ldaps, config.use_starttls) {
@@ -274,7 +273,9 @@ impl Shared {
         let secret = secret.map_or("", Confidential::reveal);
         match connection.bind(searcher, secret.as_bytes()).await? {
             SUCCESS => {}
-            code => return Ok(Verdict::Broken(format!("the search account is refused with {code}"))),
+            code => {
+                return Ok(Verdict::Broken(format!("the directory refused the search account with {code}")));
+            }
         }
         let search = Search {
             base: &config.base_dn,
@@ -287,11 +288,11 @@ impl Shared {
         let (code, mut found) = connection.search(&search).await?;
         let name = match (code, found.pop(), found.len()) {
             (SUCCESS, Some(entry), 0) => entry.name,
-            (SUCCESS, None, _) => return Ok(Verdict::Unknown("no entry has this name")),
+            (SUCCESS, None, _) => return Ok(Verdict::Unknown("no entry with this name")),
             (SUCCESS | SIZE_LIMIT_EXCEEDED, ..) => {
-                return Ok(Verdict::Unknown("several entries have this name"));
+                return Ok(Verdict::Unknown("several entries with this name"));
             }
-            (code, ..) => return Ok(Verdict::Broken(format!("a search ended with {code}"))),
+            (code, ..) => return Ok(Verdict::Broken(format!("a search failed with {code}"))),
         };
         if name.is_empty() {
             return Ok(Verdict::Broken("an entry without a name was found".to_owned()));
@@ -303,7 +304,7 @@ impl Shared {
         Ok(match connection.bind(&name, password).await? {
             SUCCESS => Verdict::Known { name, groups },
             INVALID_CREDENTIALS => Verdict::Unknown("the password is wrong"),
-            code => Verdict::Broken(format!("a bind ended with {code}")),
+            code => Verdict::Broken(format!("the directory refused a bind with {code}")),
         })
     }
 
@@ -326,7 +327,7 @@ impl Shared {
         let (code, found) = connection.search(&search).await?;
         match code {
             SUCCESS | NO_SUCH_OBJECT => {}
-            code => return Ok(Err(format!("a search for groups ended with {code}"))),
+            code => return Ok(Err(format!("a search for groups failed with {code}"))),
         }
         let names = found.into_iter().filter_map(|Entry { values, .. }| values.into_iter().next());
         let mut names: Vec<String> = names.filter_map(|name| String::from_utf8(name).ok()).collect();
@@ -371,7 +372,7 @@ impl Shared {
     fn challenge(&self, reason: &'static str) -> Step {
         static REFUSED: LogThrottle = LogThrottle::new();
         if let Some(left_out) = REFUSED.due() {
-            tracing::info!(plugin = NAME, reason, left_out, "a request is not authenticated");
+            tracing::info!(plugin = NAME, reason, left_out, "the request is not authenticated");
         }
         let challenge = format!("{} realm=\"{}\"", self.config.header_type.word(), self.config.realm);
         let reply = Reply::new(401).header("WWW-Authenticate", challenge.as_bytes());
@@ -407,8 +408,7 @@ fn credentials(value: &[u8], word: &str) -> Option<(String, Vec<u8>)> {
     (!password.is_empty()).then(|| (user.to_owned(), password.to_vec()))
 }
 
-/// Names of groups as a list. One with a comma would be read as two, and is left out. None if there are too
-/// many.
+/// Names of groups as a list. One with a comma would be read as two, and is omitted. None if there are too many.
 fn field_of(groups: &[String]) -> Option<String> {
     let is_one = |name: &&str| !name.is_empty() && !name.chars().any(|c| c == ',' || c.is_control());
     let field = groups.iter().map(String::as_str).filter(is_one).collect::<Vec<_>>().join(", ");

@@ -244,7 +244,7 @@ mod tests {
         format!("Authorization: Basic {}", STANDARD.encode(user))
     }
 
-    /// Returns the consumer that the node sees, or the answer.
+    /// Returns the consumer that the node sees, or the response.
     fn told(case: &mut Case, conf: &Value, head: &str) -> String {
         case.request(head);
         let reply = case.run(&entry("multi-auth", conf.clone()).unwrap(), Phase::Rewrite);
@@ -364,7 +364,7 @@ mod tests {
         let reason = refusal_in("multi-auth", PluginScope::Consumer, &conf);
         assert_eq!(
             reason,
-            "the plugin has no credentials of its own; configure the consumer for the plugins that it calls"
+            "the plugin has no credentials; configure credentials of the plugins that it calls"
         );
         assert!(roster().identity("multi-auth", &conf).is_none());
     }
@@ -378,6 +378,6 @@ mod tests {
         );
         let built =
             roster.build("multi-auth", &conf, Value::clone(&conf), "r", &|_: &str| None, &Arc::default());
-        assert!(built.unwrap_err().contains("is not known"));
+        assert!(built.unwrap_err().contains("cannot resolve the secret"));
     }
 }

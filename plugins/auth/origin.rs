@@ -51,7 +51,7 @@ fn origin_of(url: &str) -> Option<String> {
 
 /// The reply to a page of another site that would log the user out.
 pub(super) fn refuse_logout() -> Step {
-    let message = "a page of another site may not log the user out";
+    let message = "pages of another site may not log the user out";
     Step::json(403, &json!({ "message": message }))
 }
 

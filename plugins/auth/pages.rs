@@ -14,7 +14,7 @@ impl TryFrom<String> for PagePath {
     fn try_from(text: String) -> Result<PagePath, String> {
         let is_path = text.starts_with('/')
             && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#%".contains(&byte));
-        is_path.then_some(PagePath(text.clone())).ok_or_else(|| format!("`{text}` is no path"))
+        is_path.then_some(PagePath(text.clone())).ok_or_else(|| format!("`{text}` is not a path"))
     }
 }
 

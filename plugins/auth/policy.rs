@@ -136,7 +136,7 @@ impl<S: Scheme> AuthPolicy<S> {
         }
         let (plugin, reason) = (S::PLUGIN, refusal.detail);
         if let Some(left_out) = REFUSED.due() {
-            tracing::info!(plugin, reason, left_out, "a request is not authenticated");
+            tracing::info!(plugin, reason, left_out, "the request is not authenticated");
         }
         let Some(name) = &self.anonymous_consumer else {
             if self.is_exempt(ctx) {

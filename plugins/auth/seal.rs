@@ -1,5 +1,5 @@
-//! Data that browsers keep for the gateway and cannot read: sealed with AES-256-GCM under a key of its own
-//! for each text, and split into cookies.
+//! Data that browsers keep for the gateway and cannot read: sealed with AES-256-GCM under its own key for each text,
+//! and split into cookies.
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::hkdf::{HKDF_SHA256, Salt};
@@ -26,7 +26,7 @@ pub(crate) struct Seal {
 }
 
 impl Seal {
-    /// `context` tells those apart who share a secret.
+    /// `context` distinguishes those  who share a secret.
     pub(crate) fn new(secret: &str, context: &[&str]) -> Seal {
         let length = |text: &&str| text.len().to_be_bytes();
         let context = context.iter().flat_map(|text| [&length(text)[..], text.as_bytes()].concat());
@@ -43,16 +43,16 @@ impl Seal {
     /// Seals a text for a purpose.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if the system has no random bytes.
+    /// Returns an error, which is a sentence, if cannot get random bytes.
     pub(crate) fn seal(&self, purpose: &str, text: &[u8], machine: &dyn System) -> Result<Vec<u8>, String> {
         let mut sealed = vec![0; SALT_BYTES];
         machine.fill_random(&mut sealed)?;
-        let key = self.key(&sealed, purpose).ok_or("the session cannot be encrypted")?;
+        let key = self.key(&sealed, purpose).ok_or("cannot encrypt the session")?;
         let mut text = text.to_vec();
         // The key is of this text alone, so that its nonce is never used twice.
         let nonce = Nonce::assume_unique_for_key([0; 12]);
         key.seal_in_place_append_tag(nonce, Aad::empty(), &mut text)
-            .map_err(|_| "the session cannot be encrypted")?;
+            .map_err(|_| "cannot encrypt the session")?;
         sealed.append(&mut text);
         Ok(sealed)
     }

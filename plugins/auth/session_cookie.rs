@@ -23,15 +23,15 @@ pub(super) struct SessionCookie {
 
 /// What is sealed.
 #[derive(Serialize, Deserialize)]
-struct Kept<T> {
+struct SealedSession<T> {
     /// The second since 1970 from which on it is nothing.
     until: u64,
     value: T,
 }
 
 impl SessionCookie {
-    /// The cookie of this name. Values that were sealed with an older secret are read as well. `context`
-    /// tells those apart who share a secret.
+    /// The cookie of this name. Values that were sealed with an older secret are read as well. `context` distinguishes
+    /// those  who share a secret.
     pub(super) fn new<'s>(
         name: String,
         secret: &'s str,
@@ -51,14 +51,14 @@ impl SessionCookie {
     pub(super) fn read<T: DeserializeOwned>(&self, ctx: &Context, env: &Env<'_>) -> Option<T> {
         let sealed = joined(&ctx.request.headers, &self.name)?;
         let text = self.seals.iter().find_map(|seal| seal.open(&self.name, &sealed))?;
-        let kept: Kept<T> = serde_json::from_slice(&text).ok()?;
+        let kept: SealedSession<T> = serde_json::from_slice(&text).ok()?;
         (env.unix_time().as_secs() < kept.until).then_some(kept.value)
     }
 
     /// Returns values of `Set-Cookie` that begin a session of so many seconds, instead of the request's.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if it is too large, or the system has no random bytes.
+    /// Returns an error, which is a sentence, if it is too large, or cannot get random bytes.
     pub(super) fn begin<T: Serialize>(
         &self,
         value: T,
@@ -67,8 +67,8 @@ impl SessionCookie {
         env: &Env<'_>,
     ) -> Result<Vec<String>, String> {
         let until = env.unix_time().as_secs().saturating_add(lives_s);
-        let text = serde_json::to_vec(&Kept { until, value }).map_err(|error| error.to_string())?;
-        let seal = self.seals.first().ok_or("there is no secret")?;
+        let text = serde_json::to_vec(&SealedSession { until, value }).map_err(|error| error.to_string())?;
+        let seal = self.seals.first().ok_or("no secret is configured")?;
         let sealed = seal.seal(&self.name, &text, env.machine)?;
         let parts =
             split(&self.name, &sealed, &ctx.request.headers).ok_or("the session is too large for cookies")?;

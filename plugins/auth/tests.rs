@@ -12,7 +12,7 @@ use sigma_schema::plugins::PluginScope;
 
 use crate::testing::{Case, entry, field, refusal, refusal_in, summary, warned};
 
-/// Returns the answer of a plugin and the fields for the node, for a request with these fields.
+/// Returns the response of a plugin and the fields for the node, for a request with these fields.
 fn told(case: &mut Case, plugin: &str, conf: &Value, request: &str) -> String {
     case.request(request);
     let entry = entry(plugin, conf.clone()).unwrap();
@@ -401,25 +401,25 @@ fn bad_configurations_are_refused() {
     consumer(
         "hmac-auth",
         json!({"key_id": "a", "public_key": "PEM"}),
-        "property \"algorithm\" is required where there is a public_key",
+        "property \"algorithm\" is required with a public_key",
     );
     consumer(
         "hmac-auth",
         json!({"key_id": "a", "secret_key": "s", "algorithm": "ed25519"}),
-        "algorithm: it applies to a public_key, and there is no public_key",
+        "algorithm: it has no effect without a public_key",
     );
     let no_key = json!({"key_id": "a", "public_key": "PEM", "algorithm": "ed25519"});
     let made = crate::testing::roster().identity("hmac-auth", &no_key).unwrap();
-    assert_eq!(made.err().as_deref(), Some("public_key: it is no PEM text with a public key"));
+    assert_eq!(made.err().as_deref(), Some("public_key: it is not a PEM text with a public key"));
     let component = |name: &str| refusal("hmac-auth", &json!({"message_signatures": {"components": [name]}}));
     for (name, reason) in [
-        ("@status", "only responses have it"),
-        ("X-A", "it is no name of a field in small letters"),
-        ("\"@query-param\"", "it has the parameter `name` and no other"),
-        ("\"x", "it is no structured field (RFC 8941)"),
+        ("@status", "only responses have this component"),
+        ("X-A", "it is not the name of a field in small letters"),
+        ("\"@query-param\"", "it needs the parameter `name` and no other"),
+        ("\"x", "it is not a structured field (RFC 8941)"),
     ] {
         let said = component(name);
-        assert!(said.contains("is no component of a request") && said.contains(reason), "{said}");
+        assert!(said.contains("is not a component of a request") && said.contains(reason), "{said}");
     }
     assert_eq!(component("\"@query-param\";name=\"id\""), "");
     let roster = crate::testing::roster();

@@ -90,7 +90,7 @@ struct Config {
 impl Configuration for Config {
     fn check(&self) -> Result<(), String> {
         if self.logtable.is_empty() {
-            return Err("logtable: it is empty, write the name of a table".to_owned());
+            return Err("logtable: it is empty; write the name of a table".to_owned());
         }
         self.fields()?;
         self.endpoints().map(drop)
@@ -189,6 +189,6 @@ mod tests {
         check(conf("endpoint_addrs", json!([])), "expect array to have at least 1 items");
         let mut line = conf("endpoint_addr", json!("http://h"));
         line["password"] = json!("a\nb");
-        check(line, "password: it holds what no field can");
+        check(line, "password: it contains a character that a header field cannot carry");
     }
 }

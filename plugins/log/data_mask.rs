@@ -58,9 +58,9 @@ const MOST_VALUES: usize = 250_000;
 /// `regex` replaces the first match in each value with `value`, in which `$1` is a group. Query and fields are masked
 /// in all variables made of them: `request_uri`, `args`, `request`, `http_…`, `cookie_…`.
 ///
-/// A body is not logged at all if the rules cannot be applied: no rule for its format, larger than `max_body_size`,
-/// invalid, incomplete, or a form without a length. `Content-Type` identifies forms. Of a repeated name in an object
-/// only the last value is logged.
+/// A body to which the rules cannot be applied is not logged. It has no rule for its format, is larger than
+/// `max_body_size`, invalid or incomplete, or is a form without a length. `Content-Type` identifies forms. Of a
+/// repeated name in an object only the last value is logged.
 ///
 /// Loggers of global rules run before the plugins of a route: for them, mask in a global rule. Trace spans are
 /// created before as well and are not masked.
@@ -85,7 +85,7 @@ struct Config {
 struct RuleConfig {
     /// Where the data is.
     #[serde(rename = "type")]
-    place: Place,
+    place: MaskReplacement,
     /// The name of an argument, a header field or a field of a form; in a JSON body a path, such as
     /// `$.users[*].password` or `$..token`.
     name: String,
@@ -101,7 +101,7 @@ struct RuleConfig {
 
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-enum Place {
+enum MaskReplacement {
     Query,
     Header,
     Body,
@@ -155,11 +155,11 @@ impl Rule {
     fn new(config: &RuleConfig) -> Result<Rule, String> {
         let name = config.name.clone();
         let place = match (config.place, config.body_format) {
-            (Place::Query, _) => Target::Query(name),
-            (Place::Header, _) => Target::Header(name),
-            (Place::Body, Some(BodyFormat::Urlencoded)) => Target::Form(name),
-            (Place::Body, Some(BodyFormat::Json)) => Target::Json(JsonPath::parse(&name)?),
-            (Place::Body, None) => return Err("property \"body_format\" is required".to_owned()),
+            (MaskReplacement::Query, _) => Target::Query(name),
+            (MaskReplacement::Header, _) => Target::Header(name),
+            (MaskReplacement::Body, Some(BodyFormat::Urlencoded)) => Target::Form(name),
+            (MaskReplacement::Body, Some(BodyFormat::Json)) => Target::Json(JsonPath::parse(&name)?),
+            (MaskReplacement::Body, None) => return Err("property \"body_format\" is required".to_owned()),
         };
         let value = || config.value.clone().ok_or("property \"value\" is required");
         let action = match config.action {
@@ -299,7 +299,7 @@ impl DataMask {
         if masked.is_none() && !body.is_empty() {
             static COMPLAINT: LogThrottle = LogThrottle::new();
             if let Some(left_out) = COMPLAINT.due() {
-                tracing::warn!(left_out, "data-mask: a request body cannot be masked and is not logged");
+                tracing::warn!(left_out, "data-mask: cannot mask a request body; it is not logged");
             }
         }
         ctx.request_copy = None;

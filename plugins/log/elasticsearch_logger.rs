@@ -26,10 +26,10 @@ const NAME: &str = "elasticsearch-logger";
 /// Bytes that the name of an index has at most.
 const INDEX_BYTES: usize = 255;
 
-/// Bytes of the answer that tells the version.
+/// Bytes of the response that tells the version.
 const VERSION_BYTES: usize = 64 << 10;
 
-/// Bytes of the answer to a batch that are read.
+/// Bytes of the response to a batch that are read.
 const BULK_ANSWER_BYTES: usize = 4 << 20;
 
 /// `elasticsearch-logger`.
@@ -259,7 +259,7 @@ impl Server {
         Ok(Server { roots, bulk, sender, version: OnceCell::new(), node })
     }
 
-    /// Asks for the major version.
+    /// Requests the major version.
     async fn asked_version(&self) -> Result<u64, String> {
         let answer = self.sender.get(self.roots.pick()).await;
         let mut answer = answer.map_err(|failure| failure.to_string())?;
@@ -287,7 +287,7 @@ impl Server {
         }
     }
 
-    /// Counts entries that an answer of success says were refused.
+    /// Counts entries that a response of success says were refused.
     fn count_refused(&self, refused: usize, reason: &str) {
         self.node.lose_lines(refused as u64);
         static COMPLAINT: LogThrottle = LogThrottle::new();
@@ -366,7 +366,7 @@ mod tests {
         check(&"$arg_long".repeat(30), &"a".repeat(INDEX_BYTES));
         assert_eq!(
             Index::try_from("{%Q}".to_owned()).unwrap_err(),
-            "field.index: `%Q` is no conversion of strftime"
+            "field.index: `%Q` is not a conversion of strftime"
         );
     }
 

@@ -167,7 +167,7 @@ impl Lines {
             env.node.lose_lines(1);
             static COMPLAINT: LogThrottle = LogThrottle::new();
             if let Some(left_out) = COMPLAINT.due() {
-                tracing::error!(left_out, "file-logger: the disk is too slow, lines are dropped");
+                tracing::error!(left_out, "file-logger: the disk is too slow; lines are dropped");
             }
             return;
         }
@@ -198,7 +198,7 @@ impl Lines {
         // (`process.sandbox`).
         env.node.spawn(async move {
             if let Err(error) = std::thread::Builder::new().name("file-logger".into()).spawn(write) {
-                tracing::error!(%error, "file-logger: no thread can be started, nothing is written");
+                tracing::error!(%error, "file-logger: cannot start its thread; nothing is written");
             }
         });
         *writer = Some(Writer { sender: sender.clone(), ended });

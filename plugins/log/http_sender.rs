@@ -21,10 +21,10 @@ use tokio::sync::OnceCell;
 use sigma_plugin_kit::cleartext::is_exposed;
 use sigma_plugin_kit::service::Keepalive;
 
-/// Bytes of a refusing answer that the error log shows.
+/// Bytes of a refusing response that the error log shows.
 const SHOWN_ANSWER_BYTES: usize = 1024;
 
-/// Bytes of an answer that are read so that its connection can serve the next batch.
+/// Bytes of a response that are read so that its connection can serve the next batch.
 const DRAINED_ANSWER_BYTES: usize = 64 << 10;
 
 /// A URL with `http` or `https`. It is shown in logs, and so has no credentials in it.
@@ -52,7 +52,7 @@ impl TryFrom<String> for Address {
     type Error = String;
 
     fn try_from(text: String) -> Result<Address, String> {
-        let url = Url::parse(&text).map_err(|error| format!("`{text}` is no URL: {error}"))?;
+        let url = Url::parse(&text).map_err(|error| format!("`{text}` is not a URL: {error}"))?;
         if !matches!(url.scheme(), "http" | "https") {
             return Err(format!("the scheme of `{text}` is neither http nor https"));
         }
@@ -70,7 +70,7 @@ impl Address {
     /// Returns an error, which is a sentence, if both together are no URL.
     pub(super) fn with_path(&self, path: &str) -> Result<Address, String> {
         if self.0.query().is_some() {
-            return Err(format!("`{}` has a query, behind which no path can stand: remove it", self.0));
+            return Err(format!("`{}` has a query, but the plugin appends a path: remove the query", self.0));
         }
         let base = self.0.as_str();
         let base = base.strip_suffix('/').unwrap_or(base);
@@ -224,7 +224,7 @@ impl Fields {
         for (name, value) in &own.0 {
             let place = format!("headers.{name}");
             let name = HeaderName::from_bytes(name.as_bytes())
-                .map_err(|_| format!("headers: `{name}` is no name of a header field"))?;
+                .map_err(|_| format!("headers: `{name}` is not the name of a header field"))?;
             let mut field = field_value(value.reveal(), &place)?;
             field.set_sensitive(true);
             self.map.insert(name, field);
@@ -233,7 +233,7 @@ impl Fields {
         Ok(())
     }
 
-    /// Adds a secret, which is left out of shown answers.
+    /// Adds a secret, which is omitted from shown responses.
     pub(super) fn hide(&mut self, secret: &str) {
         if !secret.is_empty() {
             self.secrets.push(secret.into());
@@ -242,7 +242,8 @@ impl Fields {
 }
 
 fn field_value(value: &str, place: &str) -> Result<HeaderValue, String> {
-    HeaderValue::from_str(value).map_err(|_| format!("{place}: it holds what no field can"))
+    HeaderValue::from_str(value)
+        .map_err(|_| format!("{place}: it contains a character that a header field cannot carry"))
 }
 
 /// How servers are reached.
@@ -298,7 +299,7 @@ impl HttpSender {
     ) -> HttpSender {
         for Address(url) in addresses {
             if is_exposed(url.as_str()) {
-                tracing::warn!("{plugin}: entries are sent to {} in the clear", place(url));
+                tracing::warn!("{plugin}: entries are sent to {} in cleartext", place(url));
             } else if url.scheme() == "https" && !transport.verify {
                 tracing::warn!("{plugin}: the certificate of {} is not checked (ssl_verify)", place(url));
             }
@@ -309,21 +310,25 @@ impl HttpSender {
     /// Posts a batch.
     ///
     /// # Errors
-    /// Returns an error if no head of an answer comes in time.
-    pub(super) async fn post<'s>(&'s self, to: &'s Address, body: Vec<u8>) -> Result<Answer<'s>, Failure> {
+    /// Returns an error if no head of a response comes in time.
+    pub(super) async fn post<'s>(
+        &'s self,
+        to: &'s Address,
+        body: Vec<u8>,
+    ) -> Result<ServerResponse<'s>, Failure> {
         self.exchange(Method::POST, to, HeaderMap::new(), body).await
     }
 
     /// Posts a batch with one more field, a secret.
     ///
     /// # Errors
-    /// Returns an error if no head of an answer comes in time, or no field can hold the value.
+    /// Returns an error if no head of a response comes in time, or no field can hold the value.
     pub(super) async fn post_with<'s>(
         &'s self,
         to: &'s Address,
         (name, value): (&'static str, &str),
         body: Vec<u8>,
-    ) -> Result<Answer<'s>, Failure> {
+    ) -> Result<ServerResponse<'s>, Failure> {
         let field = field_value(value, name).map_err(|reason| Failure::new(FailureKind::Send, to, reason));
         let mut field = field?;
         field.set_sensitive(true);
@@ -331,14 +336,14 @@ impl HttpSender {
         let answer = self.exchange(Method::POST, to, further, body).await?;
         // A scheme comes before the secret.
         let secret = value.split_once(' ').map_or(value, |(_, secret)| secret);
-        Ok(Answer { further: Some(secret.into()), ..answer })
+        Ok(ServerResponse { further: Some(secret.into()), ..answer })
     }
 
     /// Asks a question without a body.
     ///
     /// # Errors
-    /// Returns an error if no head of an answer comes in time.
-    pub(super) async fn get<'s>(&'s self, from: &'s Address) -> Result<Answer<'s>, Failure> {
+    /// Returns an error if no head of a response comes in time.
+    pub(super) async fn get<'s>(&'s self, from: &'s Address) -> Result<ServerResponse<'s>, Failure> {
         self.exchange(Method::GET, from, HeaderMap::new(), Vec::new()).await
     }
 
@@ -348,7 +353,7 @@ impl HttpSender {
         to: &'s Address,
         further: HeaderMap,
         body: Vec<u8>,
-    ) -> Result<Answer<'s>, Failure> {
+    ) -> Result<ServerResponse<'s>, Failure> {
         let failed = |error: &reqwest::Error| Failure::new(FailureKind::of(error), to, causes(error));
         let client = self.client.get_or_try_init(|| async { self.transport.client() }).await;
         let mut request = client.map_err(|error| failed(&error))?.request(method, to.0.clone());
@@ -357,7 +362,13 @@ impl HttpSender {
             request = request.body(body);
         }
         let response = request.send().await.map_err(|error| failed(&error))?;
-        Ok(Answer { status: response.status().as_u16(), response, sender: self, from: to, further: None })
+        Ok(ServerResponse {
+            status: response.status().as_u16(),
+            response,
+            sender: self,
+            from: to,
+            further: None,
+        })
     }
 }
 
@@ -377,8 +388,8 @@ impl Transport {
     }
 }
 
-/// An answer whose body may be to come.
-pub(super) struct Answer<'s> {
+/// A response whose body may be to come.
+pub(super) struct ServerResponse<'s> {
     pub(super) status: u16,
     response: reqwest::Response,
     sender: &'s HttpSender,
@@ -387,7 +398,7 @@ pub(super) struct Answer<'s> {
     further: Option<Confidential>,
 }
 
-impl Answer<'_> {
+impl ServerResponse<'_> {
     /// The body, or as much of it as comes and fits.
     pub(super) async fn body(&mut self, limit: usize) -> Vec<u8> {
         let mut body = Vec::new();
@@ -417,7 +428,7 @@ impl Answer<'_> {
         self.sender.fields.secrets.iter().chain(&self.further)
     }
 
-    /// The header fields of the answer for an error's text.
+    /// The header fields of the response for an error's text.
     pub(super) fn shown_fields(&self) -> String {
         let fields = self.response.headers().iter();
         let lines =
@@ -425,7 +436,7 @@ impl Answer<'_> {
         self.shown(&lines.collect::<Vec<_>>().join(", "))
     }
 
-    /// Reads the rest of a small answer, so that its connection can be reused.
+    /// Reads the rest of a small response, so that its connection can be reused.
     pub(super) async fn finish(mut self) {
         if self.sender.transport.kept.is_some() {
             self.body(DRAINED_ANSWER_BYTES).await;
@@ -464,7 +475,7 @@ pub(super) fn cut(text: &mut String, bytes: usize) {
     text.truncate(end);
 }
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Debug)]
 pub(super) struct Failure {
     kind: FailureKind,
@@ -522,7 +533,7 @@ fn causes(error: &reqwest::Error) -> String {
     let texts: Vec<String> = all.map(ToString::to_string).collect();
     match texts.is_empty() {
         true if error.is_timeout() => "timeout".to_owned(),
-        true => "the request cannot be made".to_owned(),
+        true => "cannot create the request".to_owned(),
         false => texts.join(": "),
     }
 }
@@ -539,7 +550,7 @@ mod tests {
     fn addresses_have_a_scheme_and_no_credentials() {
         let check = |text: &str, expected: &str| assert_eq!(address(text).unwrap_err(), expected);
         check("ftp://h/", "the scheme of `ftp://h/` is neither http nor https");
-        check("h", "`h` is no URL: relative URL without a base");
+        check("h", "`h` is not a URL: relative URL without a base");
         check("http://joe:word@h/in", "the URL for `http://h:80` has a user or a password: remove it");
     }
 
@@ -588,8 +599,11 @@ mod tests {
             let mut fields = Fields::default();
             fields.set_own(&own).map(|()| fields.map)
         };
-        assert_eq!(own("a b", "x").unwrap_err(), "headers: `a b` is no name of a header field");
-        assert_eq!(own("a", "x\r\ny: z").unwrap_err(), "headers.a: it holds what no field can");
+        assert_eq!(own("a b", "x").unwrap_err(), "headers: `a b` is not the name of a header field");
+        assert_eq!(
+            own("a", "x\r\ny: z").unwrap_err(),
+            "headers.a: it contains a character that a header field cannot carry"
+        );
         assert!(own("x-a", "v").unwrap()["x-a"].is_sensitive());
     }
 }

@@ -48,7 +48,7 @@ HTTP/1.1 200 OK
 /// Sends log entries in batches to InfluxDB: version 2 or 3 with `bucket`, version 1 with `database`.
 ///
 /// Each entry is a point with the time of the end of its exchange in nanoseconds. Members of the entry that `tags`
-/// names are tags, all others are fields; a member of an object is named `object.member`, and deeper ones are left out.
+/// names are tags, all others are fields; a member of an object is named `object.member`, and deeper ones are omitted.
 /// Texts that are numbers become numbers. Requests never wait for the server. A failed batch is sent again
 /// `max_retry_count` times and then dropped.
 #[derive(Deserialize, JsonSchema)]

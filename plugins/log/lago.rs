@@ -300,7 +300,10 @@ mod tests {
         };
         check(json!({}), "is required");
         check(conf("endpoint_addrs", json!([])), "expect array to have at least 1 items");
-        check(conf("token", json!("a\nb")), "token: it holds what no field can");
+        check(
+            conf("token", json!("a\nb")),
+            "token: it contains a character that a header field cannot carry",
+        );
         check(conf("event_properties", json!({"a": ""})), r#"property "event_properties" validation failed"#);
         check(conf("keepalive_pool", json!(0)), "expected 0 to be at least 1");
     }

@@ -29,7 +29,7 @@ const ENTERPRISE: u32 = 41058;
 /// The value that the facility user adds to a severity (RFC 5424, §6.2.1).
 const USER_FACILITY: u8 = 8;
 
-/// Bytes of a refusing answer that are read.
+/// Bytes of a refusing response that are read.
 const ANSWER_BYTES: usize = 16 << 10;
 
 /// `loggly`.
@@ -67,8 +67,8 @@ HTTP/1.1 200 OK
 
 /// Sends log entries to SolarWinds Loggly.
 ///
-/// The plugin metadata set the server and the protocol: as syslog over UDP, a datagram for each entry (one that is
-/// too long is dropped and counted), or over HTTP. Requests never wait for the service. A failed batch is sent again
+/// The plugin metadata set the server and the protocol: syslog over UDP, or HTTP. Over UDP each entry is a datagram;
+/// an entry that is too long is dropped and counted. Requests never wait for the service. A failed batch is sent again
 /// `max_retry_count` times and then dropped. Entries beyond `max_pending_entries` or 64 MiB are dropped.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(transform = batch::named(NAME))]
@@ -126,7 +126,7 @@ impl<'de> Deserialize<'de> for Severity {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Severity, D::Error> {
         let name = String::deserialize(deserializer)?;
         let at = SEVERITIES.iter().position(|known| *known == name.to_ascii_uppercase());
-        let at = at.ok_or_else(|| serde::de::Error::custom(format!("there is no severity `{name}`")))?;
+        let at = at.ok_or_else(|| serde::de::Error::custom(format!("unknown severity `{name}`")))?;
         Ok(Severity(at as u8))
     }
 }
@@ -212,8 +212,7 @@ impl Default for Metadata {
 }
 
 fn warnings(_: PluginScope, conf: &Value) -> Vec<Problem> {
-    let message =
-        "over https another server can answer instead of the service, and receives the entries and the token";
+    let message = "over https another server can impersonate the service and get the entries and the token";
     service::unverified(conf, message).into_iter().collect()
 }
 

@@ -114,7 +114,9 @@ impl Configuration for Config {
             name.bytes().all(is_word) && name.bytes().next().is_some_and(|b| !b.is_ascii_digit())
         };
         if let Some(name) = self.log_labels.keys().find(|name| !is_name(name)) {
-            return Err(format!("log_labels: `{name}` is no name of a label: use letters, digits and `_`"));
+            return Err(format!(
+                "log_labels: `{name}` is not a name of a label: use letters, digits and `_`"
+            ));
         }
         self.fields()?;
         Endpoints::at(&self.endpoint_addrs, &self.endpoint_uri).map(drop)
@@ -284,7 +286,11 @@ impl LabelSets {
         static COMPLAINT: LogThrottle = LogThrottle::new();
         if let Some(left_out) = COMPLAINT.due() {
             let most = self.most;
-            tracing::warn!(left_out, most, "loki-logger: more than max_label_sets, variables are left out");
+            tracing::warn!(
+                left_out,
+                most,
+                "loki-logger: `max_label_sets` is reached; new label sets omit variables"
+            );
         }
         self.rest.as_bytes()
     }
@@ -359,10 +365,16 @@ mod tests {
         check(json!({}), r#"property "endpoint_addrs" is required"#);
         check(json!({"endpoint_addrs": ["http://h?a=b"]}), "has a query");
         let with = |field: &str, value: Value| json!({"endpoint_addrs": ["http://h"], field: value});
-        check(with("log_labels", json!({"a-b": "x"})), "log_labels: `a-b` is no name of a label");
+        check(with("log_labels", json!({"a-b": "x"})), "log_labels: `a-b` is not a name of a label");
         check(with("log_labels", json!({"a": ""})), r#"property "log_labels" validation failed"#);
-        check(with("headers", json!({"a": "x\ny"})), "headers.a: it holds what no field can");
-        check(with("tenant_id", json!("a\nb")), "tenant_id: it holds what no field can");
+        check(
+            with("headers", json!({"a": "x\ny"})),
+            "headers.a: it contains a character that a header field cannot carry",
+        );
+        check(
+            with("tenant_id", json!("a\nb")),
+            "tenant_id: it contains a character that a header field cannot carry",
+        );
         check(with("keepalive_timeout", json!(999)), "expected 999 to be at least 1000");
         check(with("timeout", json!(60_001)), "expected 60001 to be at most 60000");
     }

@@ -41,9 +41,9 @@ impl MetaFormat {
 /// A warning of a format that no message has.
 pub(super) fn unheeded_format(conf: &Value) -> Option<Problem> {
     let is_origin = conf.get("meta_format").is_some_and(|format| format == "origin");
-    let message = "it has no effect: messages are the head of the request";
+    let message = "it has no effect with `meta_format: origin`: messages are the request head";
     (is_origin && conf.get("log_format").is_some())
-        .then(|| Problem::new("log_format", "without_effect", message).hint("leave it out, or `meta_format`"))
+        .then(|| Problem::new("log_format", "without_effect", message).hint("remove it, or `meta_format`"))
 }
 
 /// Makes entries of exchanges.

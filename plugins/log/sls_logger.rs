@@ -100,15 +100,14 @@ impl Configuration for Config {
             ("access_key_secret", secret),
         ];
         match fields.into_iter().find(|(_, value)| value.contains(char::is_control)) {
-            Some((name, _)) => Err(format!("{name}: it has a control character, which no line can have")),
+            Some((name, _)) => Err(format!("{name}: it contains a control character; remove it")),
             None => Ok(()),
         }
     }
 }
 
 fn warnings(_: PluginScope, conf: &Value) -> Vec<Problem> {
-    let message =
-        "another server can answer instead of the service, and receives the entries and the access key";
+    let message = "another server can impersonate the service and get the entries and the access key";
     service::unverified(conf, message).into_iter().collect()
 }
 

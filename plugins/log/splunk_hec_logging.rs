@@ -16,7 +16,7 @@ use sigma_plugin_kit::log_format::Bodies;
 
 const NAME: &str = "splunk-hec-logging";
 
-/// Bytes of a refusing answer in which its text is looked for.
+/// Bytes of a refusing response in which its text is looked for.
 const ANSWER_BYTES: usize = 16 << 10;
 
 /// `splunk-hec-logging`.
@@ -242,7 +242,7 @@ mod tests {
         check(json!({"endpoint": {"uri": "h", "token": "t"}}), r#"failed to match pattern"#);
         check(
             json!({"endpoint": {"uri": ENDPOINT, "token": "t\n"}}),
-            "endpoint.token: it holds what no field can",
+            "endpoint.token: it contains a character that a header field cannot carry",
         );
         check(json!({"endpoint": {"uri": ENDPOINT, "token": "t", "channel": "\n"}}), "endpoint.channel: ");
         check(

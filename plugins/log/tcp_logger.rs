@@ -81,7 +81,7 @@ impl Configuration for Config {
     fn check(&self) -> Result<(), String> {
         match &self.tls_options {
             Some(name) if !is_server_name(name) => {
-                Err(format!("tls_options: `{name}` is no name that a server has in TLS"))
+                Err(format!("tls_options: `{name}` is not a valid TLS server name"))
             }
             _ => Ok(()),
         }

@@ -131,7 +131,7 @@ impl Config {
         let is_host = |b: u8| b.is_ascii_alphanumeric() || b".-:[]_".contains(&b);
         if self.cls_host.is_empty() || !self.cls_host.bytes().all(is_host) {
             return Err(format!(
-                "cls_host: `{}` is no host: write it without scheme and path",
+                "cls_host: `{}` is not a host: write it without scheme and path",
                 self.cls_host
             ));
         }
@@ -215,7 +215,7 @@ impl Sink for ClsSink {
             tracing::warn!(
                 left_out,
                 bytes = log.len(),
-                "{NAME}: an entry is larger than 5 MiB, it is dropped"
+                "{NAME}: an entry is larger than 5 MiB and is dropped"
             );
         }
     }
@@ -486,7 +486,7 @@ mod tests {
         check(conf("scheme", json!("ftp")), "matches none of the enum values");
         check(conf("sample_ratio", json!(0)), "expected 0 to be at least 1e-05");
         check(conf("sample_ratio", json!(1.1)), "expected 1.1 to be at most 1");
-        check(conf("cls_host", json!("http://h")), "cls_host: `http://h` is no host");
+        check(conf("cls_host", json!("http://h")), "cls_host: `http://h` is not a host");
         check(conf("secret_id", json!("a\r\nb")), "secret_id: it is part of a header field");
         let config: Config = config_of(conf("scheme", json!("http")));
         assert_eq!(config.address().unwrap().as_str(), "http://h:81/structuredlog?topic_id=t%26x");

@@ -353,7 +353,7 @@ fn fields_of_a_body_are_shown_where_it_has_passed() {
     let mut short = format;
     short["max_req_body_bytes"] = json!(20);
     assert_eq!(pass(short, body), json!({}));
-    // A condition on the body is asked when all of it has passed.
+    // A condition on the body is queried when all of it has passed.
     let shown = |name: &str| {
         let conf =
             json!({"include_req_body": true, "include_req_body_expr": [["post_arg.user.name", "==", name]]});

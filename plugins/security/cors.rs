@@ -1,4 +1,4 @@
-//! `cors`: which pages of other origins may read the answers (Fetch Standard §3.2).
+//! `cors`: which pages of other origins may read the responses (Fetch Standard §3.2).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -159,7 +159,7 @@ fn as_sent(url: &str) -> String {
 fn every_origin(conf: &Value) -> Option<Problem> {
     let is_open = conf.get("allow_credential") == Some(&Value::Bool(true))
         && conf.get("allow_origins").and_then(Value::as_str) == Some("**");
-    let message = "a page of any site can read answers with the cookies of its visitors";
+    let message = "a page of any site can read responses with the cookies of its visitors";
     let hint = "list the origins in `allow_origins`, or remove `allow_credential`";
     is_open.then(|| Problem::new("allow_origins", "every_origin", message).hint(hint))
 }
@@ -212,7 +212,7 @@ impl Origins {
         }
     }
 
-    /// Whether the answer differs from origin to origin.
+    /// Whether the response differs from origin to origin.
     fn varies(&self) -> bool {
         !matches!(self, Origins::Any)
     }

@@ -83,7 +83,7 @@ impl Configuration for Csrf {
         if is_name(&self.name) {
             return Ok(());
         }
-        Err(format!("`{}` is no name of a cookie and a header field", self.name))
+        Err(format!("`{}` is not a valid name of a cookie and a header field", self.name))
     }
 }
 
@@ -92,9 +92,8 @@ fn warnings(conf: &Value) -> Vec<Problem> {
     if conf.get("session").is_some() {
         return Vec::new();
     }
-    let message =
-        "a token that a client got for itself is good for the sessions of others, if it can set their cookie";
-    let hint = "name the variable of the session in `session`, such as `cookie_sid`";
+    let message = "tokens are not bound to sessions: a client that can set another client's cookie can use its own token for that client";
+    let hint = "set `session` to the variable of the session, such as `cookie_sid`";
     vec![Problem::new("session", "unbound_token", message).hint(hint)]
 }
 
@@ -142,7 +141,7 @@ impl Token {
         let expected = signature(token.random, token.expires, key);
         match verify_slices_are_equal(expected.as_bytes(), token.sign.as_bytes()) {
             Ok(()) => None,
-            Err(_) => Some("its signature is wrong"),
+            Err(_) => Some("its signature is invalid"),
         }
     }
 }
@@ -191,7 +190,7 @@ impl Plugin for Csrf {
         match Token::fault(sent, self, &self.key(ctx), env.unix_time().as_secs_f64().floor()) {
             None => Step::Next,
             Some(fault) => {
-                tracing::info!(fault, "csrf: the token is refused");
+                tracing::info!(fault, "csrf: a token was refused");
                 refuse("Failed to verify the csrf token signature")
             }
         }
@@ -200,7 +199,7 @@ impl Plugin for Csrf {
     fn header_filter(&self, ctx: &mut Context, env: &Env<'_>) -> ResponseStep {
         let mut bytes = [0; 8];
         if let Err(error) = env.machine.fill_random(&mut bytes) {
-            tracing::error!(%error, "csrf: no token is made");
+            tracing::error!(%error, "csrf: cannot create a token");
             return ResponseStep::Next;
         }
         // A fraction with the 53 bits that it can hold; tokens of APISIX have 14 digits of it.
@@ -243,7 +242,7 @@ mod tests {
         std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as f64
     }
 
-    /// The token that an answer brings.
+    /// The token that a response brings.
     fn given(plugin: &Entry) -> String {
         let mut case = Case::new("GET / HTTP/1.1\nHost: h");
         case.respond(500, "Set-Cookie: a=1");
@@ -357,8 +356,8 @@ mod tests {
             assert!(refused.contains(expected), "{conf}: {refused}");
         };
         check(json!({}), "property \"key\" is required");
-        check(json!({"key": "k", "name": "a;b"}), "`a;b` is no name of a cookie and a header field");
-        check(json!({"key": "k", "name": ""}), "is no name");
+        check(json!({"key": "k", "name": "a;b"}), "`a;b` is not a valid name of a cookie and a header field");
+        check(json!({"key": "k", "name": ""}), "is not a valid name");
         check(json!({"key": "k", "expires": "1"}), "expires");
     }
 }

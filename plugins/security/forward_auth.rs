@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use sigma_http::{HeaderId, Headers, Method, is_authority};
 use sigma_plugin::descriptor::InlineUpstream;
-use sigma_plugin::outbound::{Answer, Call, CallError, Service};
+use sigma_plugin::outbound::{Call, CallError, Service, ServiceResponse};
 use sigma_plugin::owned::texts;
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::variable_fields::{VariableField, VariableForm};
@@ -80,7 +80,7 @@ $ curl -s -H 'Authorization: Bearer heron' http://127.0.0.1:9080/orders | grep x
 /// The name of the service among the plugin's upstreams.
 const SERVICE: &str = "service";
 
-/// Most bytes of the service's answer: a page for a person, or a sentence for a program.
+/// Most bytes of the service's response: a page for a person, or a sentence for a program.
 const ANSWER_BYTES: usize = 1 << 20;
 
 /// Authorizes requests by an HTTP service.
@@ -103,7 +103,7 @@ struct Config {
     /// The method of the call; `POST` includes the client's body.
     #[schemars(extend("default" = "GET"))]
     request_method: CallMethod,
-    /// Host of the call, a text with variables. Unset, or if the text is no name of a host: the service's. Sigma's own.
+    /// Host of the call, a text with variables. Unset, or if the text is not a host name: the service's. Sigma's own.
     #[schemars(with = "Option<String>", length(min = 1))]
     host: Option<Template>,
     /// Fields of the client that the service gets; `*` for all but those that frame the message, and `Host`.
@@ -145,8 +145,10 @@ struct Config {
 impl Configuration for Config {
     fn check(&self) -> Result<(), String> {
         if self.cache.is_some() && self.request_method == CallMethod::Post {
-            let hint = "use request_method GET, or leave cache out";
-            return Err(format!("cache: with POST the service decides by the body of each request; {hint}"));
+            let hint = "use request_method GET, or remove cache";
+            return Err(format!(
+                "cache: with POST, the service must decide about the body of each request; {hint}"
+            ));
         }
         Ok(())
     }
@@ -169,7 +171,7 @@ impl TryFrom<String> for FieldName {
 
     fn try_from(name: String) -> Result<FieldName, String> {
         if !is_name(&name) {
-            return Err(format!("`{name}` is no name of a header field"));
+            return Err(format!("`{name}` is not the name of a header field"));
         }
         if is_reserved(&name) {
             return Err(format!("the gateway itself sets `{name}`: remove it"));
@@ -221,7 +223,7 @@ fn is_reserved(name: &str) -> bool {
     frames(name) || HeaderId::of(name.as_bytes()) == HeaderId::Host
 }
 
-/// The fields that the service grants. One that the service is shown as well stays until it has answered.
+/// The fields that the service grants. One that the service is shown as well stays until it has responded.
 fn owned_fields(conf: &Value) -> Vec<OwnedField> {
     let is_shown = |name: &str| {
         texts(conf, "request_headers").any(|shown| shown == ALL || shown.eq_ignore_ascii_case(name))
@@ -239,7 +241,7 @@ fn upstream(conf: &Value) -> Option<InlineUpstream> {
 
 struct ForwardAuth(Arc<Verifier>);
 
-/// The queries to the service, and the handling of its answers.
+/// The queries to the service, and the handling of its responses.
 struct Verifier {
     /// The key of the service's upstream.
     upstream: Box<str>,
@@ -261,7 +263,7 @@ impl ForwardAuth {
 enum Verdict {
     /// The request passes; the values of `upstream_headers` in their order.
     Pass(Vec<Option<Vec<u8>>>),
-    /// The request is answered.
+    /// The request gets a response.
     Refusal {
         status: u16,
         fields: Vec<(String, Vec<u8>)>,
@@ -366,7 +368,7 @@ impl Inquiry for Verifier {
         self.memory.as_ref()
     }
 
-    fn told(&self, ctx: &Context, _: &Env<'_>, told: &mut KeyOf) {
+    fn key_parts(&self, ctx: &Context, _: &Env<'_>, told: &mut KeyOf) {
         let mut fields = self.fields(ctx);
         fields.append("Host", self.host(ctx).as_bytes());
         told.fields(&fields);
@@ -390,7 +392,7 @@ impl Inquiry for Verifier {
         }
     }
 
-    fn verdict(&self, answer: Result<Answer, CallError>) -> Verdict {
+    fn verdict(&self, answer: Result<ServiceResponse, CallError>) -> Verdict {
         match answer {
             Ok(answer) if answer.status >= 300 => {
                 let mut fields = Vec::new();
@@ -510,7 +512,7 @@ mod tests {
         check(json!({"uri": "http://a", "timeout": 0}), "expected 0 to be at least 1");
         check(json!({"uri": "http://a", "upstream_headers": ["Content-Length"]}), "the gateway itself sets");
         check(json!({"uri": "http://a", "extra_headers": {"host": "x"}}), "the gateway itself sets");
-        check(json!({"uri": "http://a", "request_headers": ["a b"]}), "is no name of a header field");
+        check(json!({"uri": "http://a", "request_headers": ["a b"]}), "is not the name of a header field");
         check(json!({"uri": "http://a", "extra_headers": {"X": "$nonsense"}}), "nonsense");
         check(json!({"uri": "http://a", "cache": {"ttl": 10}}), "");
         check(json!({"uri": "http://a", "cache": {"ttl": 0}}), "expected 0 to be at least 1");
@@ -521,7 +523,7 @@ mod tests {
         );
         check(json!({"uri": "http://a", "cache": {"ttl": 1, "size": 1}}), "additional properties forbidden");
         let post = json!({"uri": "http://a", "request_method": "POST", "cache": {"ttl": 1}});
-        check(post, "use request_method GET, or leave cache out");
+        check(post, "use request_method GET, or remove cache");
     }
 
     #[test]
@@ -626,7 +628,7 @@ mod tests {
         let answer = |status, fields: &[(&str, &str)], body: &str| {
             let mut headers = Headers::default();
             fields.iter().for_each(|(name, value)| headers.append(name, value.as_bytes()));
-            Answer { status, headers, body: body.into(), ..Answer::default() }
+            ServiceResponse { status, headers, body: body.into(), ..ServiceResponse::default() }
         };
         let mut case = Case::new("GET / HTTP/1.1\nHost: h\nX-User: root");
         let settle = |answer, case: &mut Case| {
@@ -648,7 +650,8 @@ mod tests {
         let check = |status, fields: &[(&str, &str)], expected| {
             let mut headers = Headers::default();
             fields.iter().for_each(|(name, value)| headers.append(name, value.as_bytes()));
-            let verdict = plugin.0.verdict(Ok(Answer { status, headers, ..Answer::default() }));
+            let verdict =
+                plugin.0.verdict(Ok(ServiceResponse { status, headers, ..ServiceResponse::default() }));
             assert_eq!(inquiry::Verdict::outcome(&verdict), expected, "{status} {fields:?}");
         };
         check(200, &[], Outcome::Passes);

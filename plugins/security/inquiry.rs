@@ -6,7 +6,7 @@ use aws_lc_rs::rand;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use sigma_http::Headers;
-use sigma_plugin::outbound::{Answer, Call, CallError};
+use sigma_plugin::outbound::{Call, CallError, ServiceResponse};
 use sigma_plugin::{Build, Context, Env, Reply, Slot, Step};
 use sigma_schema::template::Template;
 
@@ -49,7 +49,7 @@ pub(super) struct Memory {
 pub(super) enum Outcome {
     /// The request passes.
     Passes,
-    /// It is answered with this status.
+    /// It is responded with this status.
     Refused(u16),
     /// It is for this request alone: the service has not decided, or sets a cookie, which is for one client.
     Alone,
@@ -82,18 +82,18 @@ pub(super) trait Inquiry: Sized + 'static {
     /// The service's decision.
     type Verdict: Verdict;
 
-    /// What remembers decisions; None if each request is asked about.
+    /// What remembers decisions; None if each request is queried about.
     fn memory(&self) -> Option<&Memory>;
 
     /// Writes all data of a request that the service gets and that its decision may depend on. It is called
     /// for each request, also for cached decisions.
-    fn told(&self, ctx: &Context, env: &Env<'_>, told: &mut KeyOf);
+    fn key_parts(&self, ctx: &Context, env: &Env<'_>, told: &mut KeyOf);
 
     /// The call, with the request's body if the service is to see that.
     fn call(&self, ctx: &Context, env: &Env<'_>, body: Option<Self::Body>) -> Call;
 
-    /// The verdict in an answer.
-    fn verdict(&self, answer: Result<Answer, CallError>) -> Self::Verdict;
+    /// The verdict in a response.
+    fn verdict(&self, answer: Result<ServiceResponse, CallError>) -> Self::Verdict;
 
     /// Returns the service, for the error log.
     fn service(&self) -> DecisionService;
@@ -123,9 +123,9 @@ pub(super) fn ask<I: Inquiry + Send + Sync>(
     };
     let (asking, reading) = (Arc::clone(inquiry), Arc::clone(inquiry));
     let question = CachedCall {
-        key: memory.key(ctx, |told| inquiry.told(ctx, env, told)),
+        key: memory.key(ctx, |told| inquiry.key_parts(ctx, env, told)),
         call: move |ctx: &Context, env: &Env<'_>| asking.call(ctx, env, body),
-        read: Box::new(move |answer: Result<Answer, CallError>| {
+        read: Box::new(move |answer: Result<ServiceResponse, CallError>| {
             let allowed_s = answer.as_ref().map_or(0, |answer| allowed_s(&answer.headers));
             let verdict = reading.verdict(answer);
             let kept_s = reading.memory().map_or(0, |memory| memory.kept_s(&verdict)).min(allowed_s);
@@ -151,7 +151,7 @@ impl Memory {
     /// Returns an error if `plugin_attr` tells the plugin what cannot be, or the machine has no random numbers.
     pub(super) fn new(build: &Build<'_>, cache: Cache) -> Result<Memory, String> {
         let mut number = [0; 16];
-        rand::fill(&mut number).map_err(|_| "this machine has no random numbers")?;
+        rand::fill(&mut number).map_err(|_| "cannot get random numbers")?;
         Ok(Memory { cache, number, bound: Bound::of(build)? })
     }
 
@@ -181,7 +181,7 @@ impl Memory {
 #[cfg(test)]
 pub(super) fn told_by(inquiry: &impl Inquiry, case: &crate::testing::Case) -> Key {
     let mut key = KeyOf::default();
-    inquiry.told(&case.ctx, &Env::new(&case.node, &case.local, &case.consumers), &mut key);
+    inquiry.key_parts(&case.ctx, &Env::new(&case.node, &case.local, &case.consumers), &mut key);
     key.finish()
 }
 
@@ -196,7 +196,7 @@ pub(super) fn sets_cookie<'f>(names: impl IntoIterator<Item = &'f str>) -> bool 
     names.into_iter().any(|name| name.eq_ignore_ascii_case("Set-Cookie"))
 }
 
-/// The most seconds for which an answer allows itself to be remembered by `Cache-Control`.
+/// The most seconds for which a response allows itself to be remembered by `Cache-Control`.
 pub(super) fn allowed_s(fields: &Headers) -> u64 {
     let fields = fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"Cache-Control"));
     let directives = fields.flat_map(|(_, value)| value.split(|byte| *byte == b','));

@@ -76,7 +76,7 @@ fn warnings(scope: PluginScope, conf: &Value) -> Vec<Problem> {
     }
     let fields = ["message", "rejected_action", "tarpit_ms", "tarpit_max"];
     let idle = |field: &&str| {
-        let message = format!("`{field}` has no effect: a session is closed without a byte");
+        let message = format!("`{field}` has no effect: a refused session gets no response");
         Problem::new(*field, "no_effect", message).hint("remove it")
     };
     fields.iter().filter(|field| conf.get(**field).is_some()).map(idle).collect()
@@ -99,7 +99,7 @@ impl IpRestriction {
         match (&self.whitelist, &self.blacklist) {
             (Some(list), _) => !listed(list),
             (None, Some(list)) => listed(list),
-            // The schema asks for one of them.
+            // The schema requests one of them.
             (None, None) => true,
         }
     }

@@ -74,7 +74,7 @@ impl RefererRestriction {
         match (&self.whitelist, &self.blacklist) {
             (Some(list), _) => holds(list),
             (None, Some(list)) => !holds(list),
-            // The schema asks for one of them.
+            // The schema requests one of them.
             (None, None) => false,
         }
     }

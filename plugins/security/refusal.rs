@@ -52,20 +52,20 @@ enum Action {
 struct Tarpit(Rc<Cell<usize>>);
 
 /// A request's place among them; given back however its wait ends.
-struct Held(Rc<Cell<usize>>);
+struct TarpitSlot(Rc<Cell<usize>>);
 
 impl Tarpit {
-    fn hold(&self, max: usize) -> Option<Held> {
+    fn hold(&self, max: usize) -> Option<TarpitSlot> {
         let count = self.0.get();
         if count >= max {
             return None;
         }
         self.0.set(count + 1);
-        Some(Held(Rc::clone(&self.0)))
+        Some(TarpitSlot(Rc::clone(&self.0)))
     }
 }
 
-impl Drop for Held {
+impl Drop for TarpitSlot {
     fn drop(&mut self) {
         self.0.set(self.0.get().saturating_sub(1));
     }

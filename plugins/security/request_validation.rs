@@ -54,13 +54,13 @@ property "amount" validation failed: expected 1000 to be at most 100
 /// Validates header fields and body of requests by a JSON schema (draft 4, 6 or 7).
 ///
 /// Names of fields count in any case; a field that is repeated is a list. A body of
-/// `application/x-www-form-urlencoded` is an object of texts, of lists where a name is repeated, and of `true` where
-/// a name has no `=`. Any other body, also without `Content-Type`, must be JSON. The node gets the parsed JSON, not
-/// the original text: of a repeated name in an object the last value, numbers with a fraction or more than 64 bits in
-/// double precision, and the defaults of the schema. A missing body does not match.
+/// `application/x-www-form-urlencoded` is an object of texts, of lists where a name is repeated, and of `true` where a
+/// name has no `=`. Any other body, also without `Content-Type`, must be JSON. The node gets the parsed JSON, not the
+/// original text. Of a repeated name it gets the last value; numbers with a fraction or more than 64 bits have double
+/// precision; missing members have the defaults of the schema. A missing body does not match.
 ///
-/// A request that cannot be checked is refused: a body with `Content-Encoding`, a field of the schema or a form that
-/// is not UTF-8, several `Content-Type`, another charset, more values or work than the limits. Patterns are matched
+/// A request that cannot be checked is refused. It has a body with `Content-Encoding`, a field or form that is not
+/// UTF-8, several `Content-Type`, another charset, or more values or work than the limits allow. Patterns are matched
 /// in linear time, and `{}` and `[]` are different. A schema with keywords of a later draft is refused, because they
 /// would have no effect.
 #[derive(Deserialize, JsonSchema)]
@@ -201,7 +201,7 @@ impl Validation {
                 add(&mut fields, &name.to_ascii_lowercase(), String::from_utf8_lossy(value).into());
                 continue;
             }
-            let value = std::str::from_utf8(value).map_err(|_| because("a header field is no UTF-8"))?;
+            let value = std::str::from_utf8(value).map_err(|_| because("a header field is not UTF-8"))?;
             spellings.for_each(|spelling| add(&mut fields, spelling, value.into()));
         }
         self.fits(schema, &Value::Object(fields)).map(drop)
@@ -214,7 +214,7 @@ impl Validation {
             return Err(None);
         }
         if !is_plain(ctx) {
-            return Err(because("the body has a Content-Encoding, send it without"));
+            return Err(because("the body has a Content-Encoding; send it unencoded"));
         }
         if !is_form(ctx)? {
             let value =
@@ -237,7 +237,7 @@ impl Validation {
         for (name, value) in pairs(body) {
             let text = |bytes: &[u8]| match std::str::from_utf8(bytes) {
                 Ok(text) => Ok(text.to_owned()),
-                Err(_) => Err(because("the form is no UTF-8")),
+                Err(_) => Err(because("the form is not UTF-8")),
             };
             let value = value.map_or(Ok(Value::Bool(true)), |value| text(&value).map(Value::String))?;
             add(&mut fields, &text(&name)?, value);
@@ -282,7 +282,7 @@ fn is_form(ctx: &Context) -> Result<bool, Refused> {
         Some((start, rest)) if start.eq_ignore_ascii_case(FORM) => match rest.trim_ascii_start().first() {
             None | Some(b';') => Ok(true),
             // Some readers look at the beginning only, others at all of it.
-            Some(_) => Err(because("the Content-Type begins like a form's, but is another")),
+            Some(_) => Err(because("the Content-Type is similar to a form type, but differs")),
         },
         _ => Ok(false),
     }
@@ -404,7 +404,7 @@ mod tests {
             &order,
             "Content-Encoding: gzip",
             br#"{"id": 1}"#,
-            "400 the body has a Content-Encoding, send it without",
+            "400 the body has a Content-Encoding; send it unencoded",
         );
         check(&order, "Content-Encoding: identity", br#"{"id": 1}"#, "passed");
         let other = "400 the Content-Type names a charset other than UTF-8";
@@ -445,14 +445,14 @@ mod tests {
             "400 property \"a\" validation failed: wrong type: expected string, got table",
         );
         check(&conf, FORM, b"{\"a\":1}", "400 property \"a\" is required");
-        check(&conf, FORM, b"a=%ff", "400 the form is no UTF-8");
+        check(&conf, FORM, b"a=%ff", "400 the form is not UTF-8");
         check(
             &conf,
             &FORM.replace("utf-8", "ibm037"),
             b"a=1",
             "400 the Content-Type names a charset other than UTF-8",
         );
-        let other = "400 the Content-Type begins like a form's, but is another";
+        let other = "400 the Content-Type is similar to a form type, but differs";
         check(&conf, "Content-Type: application/x-www-form-urlencoded, application/json", b"a=1", other);
         check(&conf, "Content-Type: application/x-www-form-urlencoded-2", b"a=1", other);
     }

@@ -14,9 +14,9 @@ const LAST: u8 = 0x80;
 
 /// The kinds of frames, below the bits of their places.
 mod tag {
-    /// The first frame; in an answer: whether the request passes.
+    /// The first frame; in a response: whether the request passes.
     pub(super) const HEAD: u8 = 0x01;
-    /// The body; of an answer: the status for the client.
+    /// The body; of a response: the status for the client.
     pub(super) const BODY: u8 = 0x02;
     /// Facts about the request.
     pub(super) const EXTRA: u8 = 0x03;
@@ -33,14 +33,14 @@ mod tag {
 /// The protocol's version for a detector.
 const PROTO: &[u8] = b"Proto:2\n";
 
-/// Most fields for a client in one answer.
+/// Most fields for a client in one response.
 const FIELDS_MAX: usize = 64;
 
 /// Most characters of an event's id.
 const EVENT_MAX: usize = 128;
 
 /// A question to a detector: the head of a request, the beginning of its body, and facts about it.
-pub(crate) fn question(head: &[u8], body: Option<&[u8]>, facts: &[u8]) -> Vec<u8> {
+pub(crate) fn detection_request(head: &[u8], body: Option<&[u8]>, facts: &[u8]) -> Vec<u8> {
     let lengths = head.len() + body.map_or(0, <[u8]>::len) + PROTO.len() + facts.len();
     let mut out = Vec::with_capacity(lengths + 4 * PREFIX);
     frame(tag::HEAD | FIRST, head, &mut out);
@@ -80,7 +80,7 @@ impl<'m> Frames<'m> {
             return Ok(None);
         }
         if (tag & FIRST != 0) != self.is_first {
-            return Err("its frames are in no order");
+            return Err("its frames are out of order");
         }
         let length = u32::from_le_bytes(*length) as usize;
         let Some((data, rest)) = rest.split_at_checked(length) else { return Ok(None) };
@@ -89,10 +89,10 @@ impl<'m> Frames<'m> {
     }
 }
 
-/// Returns how many of the received bytes the answer has; None if there is more to come.
+/// Returns how many of the received bytes the response has; None if there is more to come.
 ///
 /// # Errors
-/// Returns an error, which is a sentence without any text of the answer, if it is invalid.
+/// Returns an error, which is a sentence without any text of the response, if it is invalid.
 pub(crate) fn end(received: &[u8]) -> Result<Option<usize>, &'static str> {
     let mut frames = Frames::new(received);
     while frames.next()?.is_some() {}
@@ -106,20 +106,20 @@ pub(crate) struct Verdict {
     pub(crate) refused: Option<u16>,
     /// The detector's name of the event; empty if it has no name.
     pub(crate) event_id: String,
-    /// Fields for the client's answer.
+    /// Fields for the client's response.
     pub(crate) fields: Vec<(String, Vec<u8>)>,
 }
 
-/// Reads an answer that has come whole.
+/// Reads a response that has come whole.
 ///
 /// # Errors
-/// Returns an error, which is a sentence without anything of the answer's, if it decides nothing.
+/// Returns an error, which is a sentence without anything of the response's, if it decides nothing.
 pub(crate) fn verdict(answer: &[u8]) -> Result<Verdict, &'static str> {
     let mut frames = Frames::new(answer);
     let (mut action, mut status, mut event_id, mut fields) = (None, None, String::new(), Vec::new());
     while let Some((kind, data)) = frames.next()? {
         match kind {
-            tag::HEAD if action.is_some() => return Err("it decides twice"),
+            tag::HEAD if action.is_some() => return Err("it contains two decisions"),
             tag::HEAD => action = Some(data),
             tag::BODY => status = Some(data),
             tag::HEADERS => read_fields(data, &mut fields)?,
@@ -129,19 +129,19 @@ pub(crate) fn verdict(answer: &[u8]) -> Result<Verdict, &'static str> {
         }
     }
     if !frames.is_over || !frames.rest.is_empty() {
-        return Err("it is not one message");
+        return Err("it is not exactly one message");
     }
     let refused = match action {
         Some(b".") => None,
         Some(b"?") => Some(status.and_then(status_of).unwrap_or(403)),
-        Some(_) => return Err("it neither lets pass nor refuses"),
+        Some(_) => return Err("its decision is unknown"),
         None => return Err("it has no decision"),
     };
     Ok(Verdict { refused, event_id, fields })
 }
 
-/// The status that the detector wants a refusal to have. A status that would look like an answer of the node
-/// is ignored.
+/// The status that the detector wants a refusal to have. A status that would look like a response of the node is
+/// ignored.
 fn status_of(text: &[u8]) -> Option<u16> {
     let status = str::from_utf8(text).ok().and_then(|text| text.trim().parse().ok());
     status.filter(|status| (300..=599).contains(status))
@@ -173,12 +173,12 @@ fn event_of(comment: &[u8]) -> String {
     id.map(|byte| char::from(*byte)).collect()
 }
 
-/// Invariants of every answer.
+/// Invariants of every response.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing {
     use super::{end, verdict};
 
-    /// An answer ends where it ends however it is cut into reads, and only a whole one decides.
+    /// A response ends where it ends however it is cut into reads, and only a whole one decides.
     ///
     /// # Panics
     /// It does not hold.
@@ -214,7 +214,7 @@ mod tests {
     /// As detectors answer a request that they let pass.
     const PASSES: &[u8] = b"\xc1\x01\x00\x00\x00.";
 
-    /// An answer to an attack: the decision, a status, fields for the client, and a name for the event.
+    /// A response to an attack: the decision, a status, fields for the client, and a name for the event.
     const REFUSES: &[u8] = b"\x41\x01\x00\x00\x00?\x02\x03\x00\x00\x00405\
         \x23\x13\x00\x00\x00Set-Cookie:sl=1; \n\n\
         \xa4\x45\x00\x00\x00<!-- event_id: b3c6ce574dc24f09a01f634a39dca83b TYPE: A -->          ";
@@ -244,11 +244,11 @@ mod tests {
 
     #[test]
     fn questions_to_detectors() {
-        let whole = question(b"GET / HTTP/1.1\r\n\r\n", Some(b"ab"), b"UUID:1\n");
+        let whole = detection_request(b"GET / HTTP/1.1\r\n\r\n", Some(b"ab"), b"UUID:1\n");
         let expected = b"\x41\x12\x00\x00\x00GET / HTTP/1.1\r\n\r\n\x02\x02\x00\x00\x00ab\
             \x20\x08\x00\x00\x00Proto:2\n\x83\x07\x00\x00\x00UUID:1\n";
         assert_eq!(whole, expected);
-        let bodiless = question(b"GET", None, b"");
+        let bodiless = detection_request(b"GET", None, b"");
         assert_eq!(bodiless, b"\x41\x03\x00\x00\x00GET\x20\x08\x00\x00\x00Proto:2\n\x83\x00\x00\x00\x00");
         assert_eq!(end(&bodiless), Ok(Some(bodiless.len())));
     }
@@ -256,20 +256,20 @@ mod tests {
     #[test]
     fn answers_that_decide_nothing() {
         let check = |frames: &[(u8, &[u8])], reason| assert_eq!(verdict(&message(frames)), Err(reason));
-        check(&[], "it is not one message");
-        check(&[(0x41, b".")], "it is not one message");
-        check(&[(0xc1, b"."), (0xc1, b".")], "it is not one message");
+        check(&[], "it is not exactly one message");
+        check(&[(0x41, b".")], "it is not exactly one message");
+        check(&[(0xc1, b"."), (0xc1, b".")], "it is not exactly one message");
         check(&[(0xc2, b"403")], "it has no decision");
-        check(&[(0xc1, b"")], "it neither lets pass nor refuses");
-        check(&[(0xc1, b"..")], "it neither lets pass nor refuses");
-        check(&[(0x41, b"."), (0x81, b"?")], "it decides twice");
-        check(&[(0x81, b".")], "its frames are in no order");
-        check(&[(0x41, b"."), (0xc2, b"403")], "its frames are in no order");
+        check(&[(0xc1, b"")], "its decision is unknown");
+        check(&[(0xc1, b"..")], "its decision is unknown");
+        check(&[(0x41, b"."), (0x81, b"?")], "it contains two decisions");
+        check(&[(0x81, b".")], "its frames are out of order");
+        check(&[(0x41, b"."), (0xc2, b"403")], "its frames are out of order");
         check(&[(0x41, b"?"), (0xa3, b"a field")], "it has a field without a name");
         check(&[(0x41, b"?"), (0xa3, b"\xff:a")], "it has a field whose name is not UTF-8");
         check(&[(0x41, b"?"), (0xa3, &b"a:b\n".repeat(FIELDS_MAX + 1))], "it has too many fields");
         assert_eq!(end(b"\x01"), Ok(None));
-        assert_eq!(end(b"\x01\0\0\0\0"), Err("its frames are in no order"));
+        assert_eq!(end(b"\x01\0\0\0\0"), Err("its frames are out of order"));
         assert_eq!(
             end(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
             Ok(None),
@@ -285,7 +285,7 @@ mod tests {
         };
         check(b"405", 405);
         check(b" 503\n", 503);
-        // Not one that looks like an answer of the node.
+        // Not one that looks like a response of the node.
         for status in [&b""[..], b"200", b"101", b"600", b"-1", b"99999", b"no", b"\xff"] {
             check(status, 403);
         }

@@ -78,7 +78,7 @@ impl UaRestriction {
         match (&self.allowlist, &self.denylist) {
             (Some(list), _) => on_list(list),
             (None, Some(list)) => !on_list(list),
-            // The schema asks for one of them.
+            // The schema requests one of them.
             (None, None) => false,
         }
     }

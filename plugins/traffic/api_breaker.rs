@@ -153,7 +153,7 @@ impl Breaker {
         }
     }
 
-    /// Whether it is closed for good.
+    /// Whether it is closed permanently.
     fn succeeded(&mut self, config: &Config) -> bool {
         self.successes += 1;
         self.successes >= config.healthy.successes
@@ -169,7 +169,7 @@ fn key(ctx: &Context) -> Vec<u8> {
     crate::limit::bounded([&*ctx.host_name(), &ctx.uri].concat())
 }
 
-/// The status of the last attempt on a node; None if no node was asked.
+/// The status of the last attempt on a node; None if no node was queried.
 fn upstream_status(ctx: &Context) -> Option<u16> {
     let record = &ctx.record;
     match record.attempts.last() {
@@ -310,7 +310,7 @@ mod tests {
         check(json!({"break_response_code": 200}), "");
         check(
             json!({"break_response_code": 200, "break_response_headers": [{"key": "a b", "value": "c"}]}),
-            "`a b` is no name of a header field",
+            "`a b` is not the name of a header field",
         );
         check(json!({}), "property \"break_response_code\" is required");
         check(

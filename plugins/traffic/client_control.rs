@@ -51,9 +51,8 @@ impl Configuration for ClientControl {}
 fn warnings(conf: &Value) -> Vec<Problem> {
     match conf.get("max_body_size") {
         Some(Value::Number(size)) if size.as_u64() == Some(0) => {
-            let message = "`max_body_size` of 0 is without effect: it does not lift the limit of the gateway";
-            let hint = "set `limits.request_body_bytes` to the most that any route takes, and `max_body_size` \
-                where less is wanted";
+            let message = "`max_body_size: 0` has no effect: it does not raise the limit of the gateway";
+            let hint = "set `limits.request_body_bytes` to the largest body of all routes, and a smaller `max_body_size` on other routes";
             vec![Problem::new("max_body_size", "no_effect", message).hint(hint)]
         }
         _ => Vec::new(),

@@ -46,10 +46,10 @@ hello world
 ///
 /// The nodes of the route's upstream, whose `scheme` is `http` or `https` (for Dubbo over TLS), are called with the
 /// protocol `dubbo` and the serialization `hessian2`. The method has one parameter, a `Map<String, Object>` with all
-/// fields of the request as strings and, if present, its body in `body`, as bytes. A repeated field is one string
-/// with commas. A field named `body` is left out, because it could be mistaken for the body. The method returns a
-/// map: `status` is the status, 200 by default; `body`, a string or bytes, is the body; all other members are
-/// response fields. A list becomes several fields.
+/// fields of the request as strings and, if present, its body in `body`, as bytes. A repeated field is one string with
+/// commas. A field named `body` is omitted, because it could be mistaken for the body. The method returns a map:
+/// `status` is the status, 200 by default; `body`, a string or bytes, is the body; all other members are response
+/// fields. A list becomes several fields.
 ///
 /// Without `method`, the method is the path after its first slash. A path that is not a method name gets 404. So do
 /// Dubbo's own methods, which begin with a dollar, such as `$invoke` and `$echo`.

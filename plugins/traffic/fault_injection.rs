@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn shares_and_conditions() {
-        // How many of 1000 requests are answered.
+        // How many of 1000 requests get a response.
         fn check(abort: Value, expected: std::ops::RangeInclusive<usize>) {
             let text = abort.to_string();
             let entry = entry("fault-injection", json!({"abort": abort})).unwrap();

@@ -110,7 +110,7 @@ fn warnings(conf: &Value) -> Vec<Problem> {
         return Vec::new();
     }
     let idle = OF_MEMORY.iter().filter(|field| conf.get(**field).is_some()).map(|field| {
-        Problem::new(*field, "no-effect", "the strategy `disk` has no such field").hint("leave it out")
+        Problem::new(*field, "no-effect", "the strategy `disk` does not use this field").hint("leave it out")
     });
     idle.collect()
 }

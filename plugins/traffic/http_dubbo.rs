@@ -41,10 +41,10 @@ $ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/sum -d '[40]'
 
 /// Calls a method of an Apache Dubbo provider, whose parameters are the body of the request.
 ///
-/// The nodes of the route's upstream, whose `scheme` is `http` or `https` (for Dubbo over TLS), are called with the
-/// protocol `dubbo` and the serialization `fastjson`, which the provider must support. The body is a JSON list with
-/// an element for each parameter, or an object whose members are the parameters in their order. A body that is
-/// serialized already has a line of JSON for each parameter. The number of parameters in the body must match the
+/// The nodes of the route's upstream are called with the protocol `dubbo` and the serialization `fastjson`, which the
+/// provider must support. The `scheme` of the upstream is `http`, or `https` for Dubbo over TLS. The body is a JSON
+/// list with an element for each parameter, or an object whose members are the parameters in their order. A body that
+/// is serialized already has a line of JSON for each parameter. The number of parameters in the body must match the
 /// types in `params_type_desc`: additional values would be attachments, which name the called service.
 ///
 /// | status | when |

@@ -54,7 +54,7 @@ const MOCK_BY: &str = concat!("Sigma/", env!("CARGO_PKG_VERSION"));
 /// Levels of a schema that data is made up for.
 const MOST_LEVELS: usize = 32;
 
-/// Values of one answer. Arrays within arrays multiply: thirty of them would be a billion.
+/// Values of one response. Arrays within arrays multiply: thirty of them would be a billion.
 const MOST_VALUES: usize = 10_000;
 
 /// Mocks a service: responds with an example, or with random data for a schema.
@@ -114,7 +114,7 @@ enum Form {
 }
 
 impl Mock {
-    fn answer(&self, ctx: &Context, local: &Local) -> Step {
+    fn respond(&self, ctx: &Context, local: &Local) -> Step {
         let mut reply =
             Reply::new(self.response_status).header("Content-Type", self.content_type.text.as_bytes());
         if self.with_mock_header {
@@ -147,18 +147,18 @@ struct Mocking(Arc<Mock>);
 impl Plugin for Mocking {
     fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
         if self.0.delay == 0 {
-            return self.0.answer(ctx, env.local);
+            return self.0.respond(ctx, env.local);
         }
         // No timer goes on for years.
         let delay = Duration::from_secs(self.0.delay.min(100_000_000));
         let mock = Arc::clone(&self.0);
         Step::wait(async move { tokio::time::sleep(delay).await }, move |(), ctx, env| {
-            mock.answer(ctx, env.local)
+            mock.respond(ctx, env.local)
         })
     }
 }
 
-/// Makes data up for one answer.
+/// Makes data up for one response.
 struct Invention<'l> {
     local: &'l Local,
     /// Values that may still be made.
@@ -170,7 +170,7 @@ impl Invention<'_> {
         least + self.local.random() % (most - least + 1)
     }
 
-    /// Returns an object with the properties of a schema; properties of unknown types are left out.
+    /// Returns an object with the properties of a schema; properties of unknown types are omitted.
     fn object(&self, schema: &Value, level: usize) -> Value {
         let properties = schema.get("properties").and_then(Value::as_object);
         let properties = properties.filter(|_| level < MOST_LEVELS).into_iter().flatten();
@@ -342,7 +342,7 @@ mod tests {
         check(json!({"response_schema": {}}), "");
         check(
             json!({"response_schema": {}, "response_headers": {"A\r\nB": "c"}}),
-            "`A\r\nB` is no name of a header field",
+            "`A\r\nB` is not the name of a header field",
         );
         check(
             json!({"response_schema": {}, "response_status": 101}),

@@ -92,7 +92,7 @@ fn variable_int(bytes: &[u8]) -> Result<(usize, &[u8]), NoConnect> {
             return Ok((value, &bytes[at + 1..]));
         }
     }
-    if bytes.len() < 4 { Err(NoConnect::Incomplete) } else { Err(malformed("its length has no end")) }
+    if bytes.len() < 4 { Err(NoConnect::Incomplete) } else { Err(malformed("its length is malformed")) }
 }
 
 /// So many bytes of a packet, and the rest.
@@ -122,7 +122,7 @@ impl Connect<'_> {
         let parsed = Connect::fields(packet);
         match parsed {
             Err(NoConnect::Other(_)) | Err(NoConnect::Incomplete) if !complete => Err(NoConnect::Incomplete),
-            Err(NoConnect::Incomplete) => Err(malformed("its properties have no end")),
+            Err(NoConnect::Incomplete) => Err(malformed("its properties are truncated")),
             parsed => parsed,
         }
     }
@@ -144,7 +144,7 @@ impl Connect<'_> {
 impl FlowPlugin for MqttProxy {
     fn preread(&self, session: &mut Session, _: &Env<'_>) -> FlowStep {
         let refuse = |reason: &str| {
-            tracing::debug!(reason, "mqtt-proxy closes a session");
+            tracing::debug!(reason, "mqtt-proxy closed a session");
             FlowStep::Close(REFUSED)
         };
         let client_id = match Connect::parse(&session.early) {
@@ -209,9 +209,9 @@ mod tests {
             assert!(matches!(&found, Err(NoConnect::Other(text)) if text.contains(expected)), "{found:?}");
         };
         check(b"GET / HTTP/1.1", "unexpected MQTT packet type+flags: 71");
-        check(b"\x10\xff\xff\xff\xff\x01", "length has no end");
+        check(b"\x10\xff\xff\xff\xff\x01", "length is malformed");
         check(b"\x10\x02\x00\x04", "expect len: 4 but got 0");
-        check(b"\x10\x0a\x00\x04MQTT\x05\x02\x00\x3c", "properties have no end");
+        check(b"\x10\x0a\x00\x04MQTT\x05\x02\x00\x3c", "properties are truncated");
     }
 
     #[test]

@@ -33,7 +33,7 @@ $ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/orders
 /// that need the whole response, such as `response-rewrite` with `filters`, still buffer it.
 #[derive(Deserialize, JsonSchema)]
 struct ProxyBuffering {
-    /// Without effect: responses are always passed on as they arrive.
+    /// Without effect: responses are always forwarded as they arrive.
     #[serde(rename = "disable_proxy_buffering")]
     #[schemars(extend("default" = false))]
     _disable_proxy_buffering: bool,

@@ -1,4 +1,4 @@
-//! `proxy-control`: whether a request's body is read before a node is asked.
+//! `proxy-control`: whether a request's body is read before a node is queried.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -31,15 +31,15 @@ $ curl -s http://127.0.0.1:9080/orders -H 'Transfer-Encoding: chunked' -d hello 
 
 /// Buffers the body of a request before it is sent to a node, so that slow clients do not occupy nodes.
 ///
-/// Without the plugin, and with `request_buffering: false`, a body is passed on as it arrives. Plugins that need the
+/// Without the plugin, and with `request_buffering: false`, a body is forwarded as it arrives. Plugins that need the
 /// body always read it.
 #[derive(Deserialize, JsonSchema)]
 struct ProxyControl {
     /// Whether the body is read first.
     #[schemars(extend("default" = true))]
     request_buffering: bool,
-    /// Maximum bytes of a body in memory. The rest of a longer body is passed on as it arrives. There are no
-    /// temporary files.
+    /// Maximum bytes of a body in memory. The rest of a longer body is forwarded as it arrives. There are no temporary
+    /// files.
     #[schemars(range(min = 1), extend("default" = 1_048_576, "own_default" = true))]
     max_buffered_size: usize,
 }

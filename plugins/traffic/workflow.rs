@@ -58,7 +58,7 @@ $ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/orders
 ```
 "#;
 
-/// The action that answers.
+/// The action that responds.
 const RETURN: &str = "return";
 
 /// The plugins that an action may be.
@@ -388,7 +388,7 @@ mod tests {
         let unknown = json!({"count": 1, "time_window": 9, "key": "remote_adr"});
         check(
             action("limit-count", unknown),
-            &format!("{COUNT}there is no variable `remote_adr`; did you mean `remote_addr`? (at key)"),
+            &format!("{COUNT}unknown variable `remote_adr`; did you mean `remote_addr`? (at key)"),
         );
         // Every action is checked, not only the one that runs.
         let second = json!({"actions": [["return", {"code": 403}], ["limit-conn", {}]]});

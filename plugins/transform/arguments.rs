@@ -24,7 +24,7 @@ pub(super) fn read(query: &[u8], most: usize) -> Result<Value, String> {
 
 /// Bytes as text.
 pub(super) fn text(bytes: &[u8]) -> Result<&str, String> {
-    std::str::from_utf8(bytes).map_err(|_| "it is no UTF-8".to_owned())
+    std::str::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())
 }
 
 /// Adds a value; several of one name are a list.

@@ -54,12 +54,12 @@ Content-Encoding: br
 /// piece, so that events arrive when they are sent. With `zstd` or `gzip` on the same route the client's preferred
 /// coding is used, on a tie the first of `zstd`, `brotli`, `gzip`.
 ///
-/// Each response needs a compressor until its last byte is made: about 1 MiB at levels 0 and 1, 3 MiB at 4, 8 MiB at 6
-/// and 40 MiB at 9, with an `lgwin` of 19. A larger window adds twice its size; a small one (16 or less) saves nothing:
-/// 33 MiB at level 5. Above level 9 a megabyte can take a second of the worker's time, and compression of one block
-/// (`lgblock`) is not interrupted. Such levels are for files compressed in advance (`precompressed` of `static-files`).
-/// All compressors of one worker, with `zstd` and `gzip`, take at most 256 MiB, or `plugin_attr.brotli.worker_bytes`; a
-/// response beyond that is not compressed.
+/// Each response needs memory for a compressor until it ends. With an `lgwin` of 19, this is about 1 MiB at levels 0
+/// and 1, 3 MiB at 4, 8 MiB at 6 and 40 MiB at 9. A larger window adds twice its size; a small one (16 or less) saves
+/// nothing: 33 MiB at level 5. Above level 9 a megabyte can take a second of the worker's time, and compression of one
+/// block (`lgblock`) is not interrupted. Such levels are for files compressed in advance (`precompressed` of
+/// `static-files`). All compressors of one worker, with `zstd` and `gzip`, take at most 256 MiB, or
+/// `plugin_attr.brotli.worker_bytes`; a response beyond that is not compressed.
 #[derive(Deserialize, JsonSchema)]
 struct Brotli {
     /// Type of the content: 0 any, 1 text, 2 fonts.

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::testing::{Case, entry};
 
-/// The codings of an answer that passes all three plugins.
+/// The codings of a response that passes all three plugins.
 fn coding(accept: &str, status: u16, fields: &str) -> String {
     let plugins = ["zstd", "brotli", "gzip"].map(|name| entry(name, json!({"vary": true})).unwrap());
     let mut case = Case::new(&format!("GET / HTTP/1.1\nHost: h\nAccept-Encoding: {accept}"));

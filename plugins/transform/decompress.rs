@@ -57,7 +57,8 @@ struct Gunzip {
     /// Whether `Vary: Accept-Encoding` is added to responses that are compressed by the node.
     #[schemars(extend("default" = true))]
     vary: bool,
-    /// Whether nodes are asked for gzip in any case: less traffic between gateway and nodes, and one variant in a cache.
+    /// Whether the gateway requests gzip from nodes in any case: less traffic between gateway and nodes, and one variant in a
+    /// cache.
     #[schemars(extend("default" = false))]
     ask_nodes: bool,
     #[serde(skip)]

@@ -1,4 +1,4 @@
-//! `degraphql`: one fixed query of GraphQL as an endpoint of its own.
+//! `degraphql`: one fixed query of GraphQL as its own endpoint.
 
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ struct Config {
     /// The query, which must be executable.
     #[schemars(length(min = 1, max = 1024))]
     query: String,
-    /// Names of variables from the request; missing ones are left out.
+    /// Names of variables from the request; missing ones are omitted.
     #[schemars(length(min = 1))]
     variables: Option<Vec<String>>,
     /// The operation to execute, if the query has several.
@@ -155,7 +155,7 @@ impl Config {
     }
 }
 
-/// The arguments of these names, several of one as a list; None if one is no text.
+/// The arguments of these names, several of one as a list; None if one is not text.
 fn arguments(names: &[String], query: &[u8]) -> Option<Map<String, Value>> {
     let mut found = Map::new();
     for (name, value) in pairs(query) {

@@ -48,9 +48,10 @@ hello
 
 /// Adds text around the body of a response or replaces it, and sets header fields: for tests.
 ///
-/// The node still gets the request and sets the status. If its body is used, the request asks for none of the content
-/// codings; a body that is encoded all the same gets no text around it. The request never has a range. `Content-Length`, `Content-Encoding`, `Accept-Ranges`, `Last-Modified`, `ETag` and digests of
-/// the body are removed, because they belong to another body.
+/// The node still gets the request and sets the status. If its body is used, the gateway requests none of the content
+/// codings; a body that is encoded all the same gets no text around it. The request never has a range.
+/// `Content-Length`, `Content-Encoding`, `Accept-Ranges`, `Last-Modified`, `ETag` and digests of the body are removed,
+/// because they belong to another body.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("anyOf" = [{"required": ["before_body"]}, {"required": ["body"]}, {"required": ["after_body"]}]))]
 struct Config {
@@ -87,8 +88,10 @@ impl TryFrom<Map<String, Value>> for Fields {
             let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             match (is_name(&name), is_plain(&value)) {
                 (true, true) => Ok((name, value)),
-                (false, _) => Err(format!("`{name}` is no name of a header field")),
-                (_, false) => Err(format!("headers.{name}: the value holds what no header field can hold")),
+                (false, _) => Err(format!("`{name}` is not the name of a header field")),
+                (_, false) => Err(format!(
+                    "headers.{name}: the value contains characters that a header field cannot carry"
+                )),
             }
         });
         let all: Vec<_> = checked.collect::<Result<_, _>>()?;
@@ -283,7 +286,7 @@ mod tests {
             json!({"body": "a", "headers": {"a": true}}),
             "value should match only one schema, but matches none",
         );
-        check(json!({"body": "a", "headers": {"a b": "c"}}), "`a b` is no name of a header field");
+        check(json!({"body": "a", "headers": {"a b": "c"}}), "`a b` is not the name of a header field");
         check(json!({"body": "a", "headers": {"a": "b\nc"}}), "headers.a: the value holds");
     }
 }

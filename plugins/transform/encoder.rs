@@ -6,7 +6,7 @@ use std::task::{self, Poll};
 use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame};
 use sigma_plugin::{BodyFilter, Context, Env, Frames};
 
-use sigma_plugin_kit::budget::{Budget, Held, Share};
+use sigma_plugin_kit::budget::{Budget, Share, WorkerBytes};
 use sigma_plugin_kit::changed_body::remove_digests;
 
 /// A request to a compressor.
@@ -32,13 +32,13 @@ pub(super) struct Did {
 
 /// A compressor of one body. Its size is bounded by its settings, not by the body.
 pub(super) trait Compressor {
-    /// Works until all is taken or `out` is full. None if it cannot go on.
+    /// Works until all is taken or `out` is full. None if it cannot continue.
     fn step(&mut self, data: &[u8], ask: Ask, out: &mut [u8]) -> Option<Did>;
 }
 
 /// The size of all compressors of one worker.
 #[derive(Default)]
-struct Compressors(Rc<Held>);
+struct Compressors(Rc<WorkerBytes>);
 
 /// A share of the worker's memory for a compressor of about so many bytes. None if all of them
 /// would take more than the budget: the response goes out as it is.
@@ -50,13 +50,13 @@ pub(super) fn share(env: &Env<'_>, bytes: usize, budget: Budget) -> Option<Share
     })
 }
 
-/// A body on its way through a compressor, one buffer of output at a time: however much a piece
-/// becomes, the rest is made when it is asked for.
+/// A body on its way through a compressor, one buffer of output at a time: however much a piece becomes, the rest is
+/// made when it is requested.
 pub(super) struct Encoder<C> {
     /// With its share of the worker's memory. None behind the end: a client that reads slowly does not
     /// hold it.
     compressor: Option<(C, Share)>,
-    /// Each piece is passed on at once.
+    /// Each piece is forwarded at once.
     flushes: bool,
     work: Work,
 }
@@ -71,14 +71,14 @@ enum Work {
 }
 
 impl<C: Compressor + 'static> Encoder<C> {
-    /// As a filter; `flushes` for a body whose pieces are passed on at once.
+    /// As a filter; `flushes` for a body whose pieces are forwarded at once.
     pub(super) fn filter(compressor: C, share: Share, flushes: bool) -> Box<dyn BodyFilter> {
         Box::new(Encoder { compressor: Some((compressor, share)), flushes, work: Work::Idle })
     }
 
     /// Does one step of the current work, and returns the output.
     fn step(&mut self) -> Result<Chunk, Fault> {
-        const FAILED: Fault = Fault::new(FaultKind::ResponseCoding, "the compressor cannot go on");
+        const FAILED: Fault = Fault::new(FaultKind::ResponseCoding, "the compressor failed");
         let (data, ask) = match &self.work {
             Work::Piece(piece) if self.flushes => (&piece[..], Ask::Flush),
             Work::Piece(piece) => (&piece[..], Ask::Take),
@@ -143,7 +143,7 @@ impl<C: Compressor + 'static> BodyFilter for Encoder<C> {
     }
 }
 
-/// Replaces an encoder in the answer to HEAD: the head belongs to the encoded body.
+/// Replaces an encoder in the response to HEAD: the head belongs to the encoded body.
 pub(super) struct Unsent;
 
 impl BodyFilter for Unsent {

@@ -1,8 +1,8 @@
 //! `grpc-web`: browsers call gRPC services.
 //!
-//! A browser sees no trailers, and can send no HTTP/2 that it chooses. So the message frames of gRPC
-//! travel as an ordinary body, in base64 if the client wants text, and the trailers of the answer
-//! become one more frame behind them.
+//! A browser sees no trailers, and can send no HTTP/2 that it chooses. So the message frames of gRPC travel as an
+//! ordinary body, in base64 if the client wants text, and the trailers of the response become one more frame behind
+//! them.
 
 use std::task::{self, Poll, ready};
 
@@ -89,8 +89,8 @@ struct Call {
     is_text: bool,
 }
 
-/// The answer of a node to it.
-struct Answer {
+/// The response of a node to it.
+struct GrpcWebResponse {
     call: Call,
     /// The status of the call did not stand in the head.
     owes_status: bool,
@@ -148,9 +148,9 @@ impl Plugin for GrpcWeb {
     }
 
     fn header_filter(&self, ctx: &mut Context, _: &Env<'_>) -> ResponseStep {
-        // The state of an earlier node's answer, which this answer replaces.
-        let _ = ctx.take_kept::<_, Answer>(self);
-        // The plugin cors has decided which origins may read the answer, even if none may.
+        // The state of an earlier node's response, which this response replaces.
+        let _ = ctx.take_kept::<_, GrpcWebResponse>(self);
+        // The plugin cors has decided which origins may read the response, even if none may.
         let is_decided = ctx.has_kept::<CrossOrigin>();
         let call = ctx.kept::<_, Call>(self).copied();
         let head = &mut ctx.response.headers;
@@ -173,14 +173,14 @@ impl Plugin for GrpcWeb {
             head.remove_name(b"trailer");
         }
         if is_node {
-            ctx.keep(self, Answer { call, owes_status });
+            ctx.keep(self, GrpcWebResponse { call, owes_status });
         }
         ResponseStep::Next
     }
 
     fn body_filter(&self, ctx: &mut Context, _: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
-        let Answer { call, owes_status } = ctx.take_kept(self)?;
-        // A later plugin may have replaced the answer.
+        let GrpcWebResponse { call, owes_status } = ctx.take_kept(self)?;
+        // A later plugin may have replaced the response.
         let stands = ctx.response.headers.get(HeaderId::ContentType) == Some(call.media_type.as_bytes());
         stands.then(|| Box::new(ResponseBody { is_text: call.is_text, owes_status, is_over: false }) as _)
     }
@@ -226,10 +226,10 @@ impl RequestBody {
     fn passed(&mut self, data: Chunk) -> Result<Chunk, &'static str> {
         self.is_empty = false;
         let left = self.left.checked_sub(data.len() as u64);
-        self.left = left.ok_or("the body is over max_req_body_size")?;
+        self.left = left.ok_or("the body exceeds max_req_body_size")?;
         match self.call.is_text {
             true => {
-                self.decoded(&data).map(|data| Chunk::copy_of(&data)).map_err(|_| "the body is no base64")
+                self.decoded(&data).map(|data| Chunk::copy_of(&data)).map_err(|_| "the body is not base64")
             }
             false => Ok(data),
         }
@@ -241,7 +241,7 @@ const GROUP: usize = 4;
 
 impl BodyFilter for RequestBody {
     fn length(&self, length: BodyLength) -> BodyLength {
-        // A body that is empty is asked for, so that it can be refused.
+        // A body that is empty is requested, so that it can be refused.
         if self.call.is_text || length.is_empty() { BodyLength::Streamed } else { length }
     }
 
@@ -257,8 +257,8 @@ impl BodyFilter for RequestBody {
                     Ok(data) if data.is_empty() => continue,
                     data => data.map(Frame::Data),
                 },
-                _ if self.is_empty => Err("a call has a message"),
-                _ if !self.held.is_empty() => Err("the body is no base64"),
+                _ if self.is_empty => Err("a call needs a message"),
+                _ if !self.held.is_empty() => Err("the body is not base64"),
                 end => Ok(end),
             };
             return Poll::Ready(frame.map_err(|reason| self.refuse(ctx, reason)));
@@ -429,20 +429,20 @@ mod tests {
             [0, 0, 0, 0, 0, 1, 0]
         );
         for wrong in [&[&b"AAAAAAA"[..]][..], &[b"AAA*"], &[b"A=AA"], &[b"AB=="], &[b"AA\r\nAA=="]] {
-            assert_eq!(sent(plain(), TEXT, wrong), Err("the body is no base64"), "{wrong:?}");
+            assert_eq!(sent(plain(), TEXT, wrong), Err("the body is not base64"), "{wrong:?}");
         }
         for media_type in [BINARY, TEXT] {
-            assert_eq!(sent(plain(), media_type, &[]), Err("a call has a message"));
+            assert_eq!(sent(plain(), media_type, &[]), Err("a call needs a message"));
             let small = || json!({"max_req_body_size": 8});
             assert!(sent(small(), media_type, &[b"AAAA", b"AAA="]).is_ok());
             assert_eq!(
                 sent(small(), media_type, &[b"AAAA", b"AAAAA"]),
-                Err("the body is over max_req_body_size")
+                Err("the body exceeds max_req_body_size")
             );
         }
     }
 
-    /// Returns the client's answer: type and body.
+    /// Returns the client's response: type and body.
     fn answer(
         media_type: &str,
         fields: &str,

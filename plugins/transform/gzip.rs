@@ -55,12 +55,12 @@ $ curl --compressed http://127.0.0.1:9080/orders
 
 /// Compresses responses with gzip.
 ///
-/// It compresses responses with status 200, 403 or 404, a listed type and no content coding, for clients that accept
-/// gzip and do not come through a proxy (`Via`). Bodies of unknown length are flushed piece by piece, so that events
+/// It compresses responses with status 200, 403 or 404, a listed type and no content coding. The client must accept
+/// gzip and not come through a proxy (`Via`). Bodies of unknown length are flushed piece by piece, so that events
 /// arrive when they are sent. `window_bits` and `deflate` are Sigma's own. With `zstd` or `brotli` on the same route
-/// the client's preferred coding is used, on a tie the first of `zstd`, `brotli`, `gzip`. The compressor of a
-/// response takes about 300 KiB until the last byte. All compressors of one worker, with `zstd` and `brotli`, take at
-/// most 256 MiB, or `plugin_attr.gzip.worker_bytes`; a response beyond that is not compressed.
+/// the client's preferred coding is used, on a tie the first of `zstd`, `brotli`, `gzip`. The compressor of a response
+/// takes about 300 KiB until the last byte. All compressors of one worker, with `zstd` and `brotli`, take at most 256
+/// MiB, or `plugin_attr.gzip.worker_bytes`; a response beyond that is not compressed.
 #[derive(Deserialize, JsonSchema)]
 struct Gzip {
     /// Compression level from 1 (fast) to 9 (small).
@@ -182,7 +182,7 @@ mod tests {
 
     const HTML: &str = "Content-Type: text/html; charset=utf-8\nETag: \"e\"\nAccept-Ranges: bytes";
 
-    /// The coding of the answer, and the body decoded.
+    /// The coding of the response, and the body decoded.
     fn run(conf: &Value, head: &str, status: u16, fields: &str, pieces: &[&[u8]]) -> (Case, String, Vec<u8>) {
         let plugin = entry("gzip", conf.clone()).unwrap();
         let mut case = Case::new(head);

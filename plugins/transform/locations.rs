@@ -1,4 +1,4 @@
-//! Rewrites `Location` fields and cookies of answers: addresses of nodes become addresses for clients.
+//! Rewrites `Location` fields and cookies of responses: addresses of nodes become addresses for clients.
 
 use std::borrow::Cow;
 

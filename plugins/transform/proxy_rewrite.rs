@@ -1,4 +1,4 @@
-//! `proxy-rewrite`: the node is asked for something else than the client asked for.
+//! `proxy-rewrite`: the node gets another request than the client sent.
 
 use std::borrow::Cow;
 
@@ -70,8 +70,8 @@ const METHODS: [&str; 14] = [
 /// The variable `uri` keeps the client's path; `upstream_uri` is the new target. Fields that frame the message cannot
 /// be changed.
 ///
-/// Values of clients cannot add arguments: in the query of `uri` and `regex_uri`, groups and decoded variables
-/// (`arg_*`, `uri_param_*`, `post_arg_*`, `uri`) are encoded, and so are characters of other variables after a `=` that
+/// Values of clients cannot add arguments. In the query of `uri` and `regex_uri`, groups and decoded variables
+/// (`arg_*`, `uri_param_*`, `post_arg_*`, `uri`) are encoded. So are characters of other variables after a `=` that
 /// would begin another argument. A new path with a dot segment gets 400. `use_real_request_uri_unsafe` switches both
 /// off.
 #[derive(Deserialize, JsonSchema)]
@@ -321,7 +321,7 @@ impl ProxyRewrite {
             let host = ctx.request.headers.get(HeaderId::Host);
             // A variable of the client's may have made it.
             if host.is_some_and(|host| !is_authority(host)) {
-                return Step::json(400, &json!({"error_msg": "the rewritten host is no name of a host"}));
+                return Step::json(400, &json!({"error_msg": "the rewritten host is not a valid host name"}));
             }
             ctx.host = host.map(<[u8]>::to_vec);
         }
@@ -340,7 +340,7 @@ impl Plugin for ProxyRewrite {
     fn foresee(&self, ctx: &mut Context) -> Option<Value> {
         let before = fields_of(ctx);
         let Step::Next = self.apply(ctx) else {
-            return Some(json!({"problem": "the rewritten path or host is refused with 400"}));
+            return Some(json!({"problem": "a rewritten path or host is invalid; the client gets 400"}));
         };
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let after = fields_of(ctx);
@@ -387,7 +387,7 @@ mod tests {
         check(json!({"uri": "/n/$http_x_a"}), "/", "/n/a%3Fb");
         check(json!({"uri": "/n/$uri"}), "/a%0d%0ab%20%25", "/n//a%0D%0Ab%20%25");
         check(json!({"uri": "/n?u=$uri"}), "/a%0d%0ab", "/n?u=/a%0D%0Ab");
-        // No value becomes an argument of its own.
+        // No value becomes its own argument.
         check(
             json!({"uri": "/n?u=$arg_a"}),
             "/?a=1%26x=%232%25%2B",
@@ -483,7 +483,7 @@ mod tests {
             assert_eq!(summary(reply.as_ref()), expected, "{target}");
             assert_eq!(case.ctx.host.as_deref(), host.map(str::as_bytes), "{target}");
         };
-        let refused = "400 {\"error_msg\":\"the rewritten host is no name of a host\"}";
+        let refused = "400 {\"error_msg\":\"the rewritten host is not a valid host name\"}";
         check("/?h=n.test:81", "passed", Some("n.test:81"));
         check("/", "passed", None);
         check("/?h=a/b", refused, None);

@@ -85,7 +85,7 @@ impl Plugin for PublicApi {
         let is_asked =
             |served: &&Served| served.path.as_bytes() == path && served.endpoint().method == method;
         if let Some(served) = self.served.iter().find(is_asked) {
-            return served.kind.answer(served.endpoint(), ctx, env);
+            return served.kind.respond(served.endpoint(), ctx, env);
         }
         Reply::new(404).text("").into()
     }

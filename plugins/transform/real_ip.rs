@@ -94,7 +94,7 @@ impl Configuration for RealIp {
                 Err("hops and recursive cannot be specified at the same time".to_owned())
             }
             Some(_) if !is_chain => {
-                Err("hops: only http_x_forwarded_for and http_forwarded tell of several proxies".to_owned())
+                Err("hops: only http_x_forwarded_for and http_forwarded list several proxies".to_owned())
             }
             _ => Ok(()),
         }
@@ -106,8 +106,8 @@ fn warnings(conf: &Value) -> Vec<Problem> {
     if conf.get("trusted_addresses").is_some() || conf.get("trust_any_peer") == Some(&Value::Bool(false)) {
         return Vec::new();
     }
-    let message = "every client can choose its address: all peers are believed";
-    let hint = "name the proxies in front in `trusted_addresses`, here or in the settings";
+    let message = "every client can choose its address, because all peers are trusted";
+    let hint = "list the proxies in front in `trusted_addresses`, here or in the settings";
     vec![Problem::new("trusted_addresses", TRUSTS_ANY_PEER, message).hint(hint)]
 }
 

@@ -1,4 +1,4 @@
-//! `redirect`: the answer is another place.
+//! `redirect`: the response is another place.
 
 use std::sync::Arc;
 
@@ -50,8 +50,8 @@ Location: /new/orders?page=2
 
 /// Redirects clients: to HTTPS, to a template, or to the result of a pattern on the path.
 ///
-/// Only the configuration can name another host: with any path or arguments, a target that begins with a slash or
-/// with `$uri` stays on this host, unless the text itself begins with `//`. Backslashes, which browsers read as
+/// Only the configuration can name another host. A target that begins with a slash or with `$uri` stays on this host
+/// for all paths and arguments, unless the configured text begins with `//`. Backslashes, which browsers read as
 /// slashes, are encoded. A text that begins with another variable of the client's (`$arg_to`) redirects anywhere.
 ///
 /// The port for HTTPS is `plugin_attr.redirect.https_port`, else the smallest of the listeners with TLS; 443

@@ -92,13 +92,13 @@ impl Configuration for RequestId {
         let name = &self.header_name;
         match is_name(name) && !frames(name) && !name.eq_ignore_ascii_case("host") {
             true => Ok(()),
-            false => Err(format!("`header_name` `{name}` is no name of a field that may be made up")),
+            false => Err(format!("`header_name`: `{name}` cannot carry a request id")),
         }
     }
 }
 
 /// The identity that this instance saw or made.
-struct Known(String);
+struct RequestIdentity(String);
 
 impl Plugin for RequestId {
     fn rewrite(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
@@ -112,7 +112,7 @@ impl Plugin for RequestId {
             }
         };
         ctx.set_request_id(&id);
-        ctx.keep(self, Known(id));
+        ctx.keep(self, RequestIdentity(id));
         Step::Next
     }
 
@@ -132,7 +132,7 @@ impl Plugin for RequestId {
             response.headers.append(&self.header_name, id);
             is_there = true;
         }
-        if !is_there && let Some(Known(id)) = ctx.take_kept(self) {
+        if !is_there && let Some(RequestIdentity(id)) = ctx.take_kept(self) {
             // A later plugin took it out of the request.
             ctx.response.headers.append(&self.header_name, id.as_bytes());
         }
@@ -345,7 +345,7 @@ mod tests {
         for name in ["a b", "", "Content-Length", "transfer-encoding", "Host"] {
             check(
                 json!({"header_name": name}),
-                &format!("`header_name` `{name}` is no name of a field that may be made up"),
+                &format!("`header_name`: `{name}` cannot carry a request id"),
             );
         }
     }

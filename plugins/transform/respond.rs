@@ -182,6 +182,6 @@ mod tests {
         check(json!({"status": 101}), "status");
         check(json!({"body": "x"}), "body");
         check(json!({"text": "x", "content_type": "text"}), "content_type");
-        check(json!({"headers": {"a b": "c"}}), "no name of a header field");
+        check(json!({"headers": {"a b": "c"}}), "not the name of a header field");
     }
 }

@@ -16,7 +16,7 @@ use sigma_schema::described::schema_of;
 use sigma_schema::expr::Expr;
 
 use super::locations::{CookieConfig, Locations, Replacement};
-use sigma_plugin_kit::budget::{Budget, Held};
+use sigma_plugin_kit::budget::{Budget, WorkerBytes};
 use sigma_plugin_kit::changed_body::{change_head, is_part, remove_digests, replace_content};
 use sigma_plugin_kit::condition;
 use sigma_plugin_kit::fields::{FieldRules, Lines, Notation};
@@ -266,7 +266,7 @@ impl Plugin for ResponseRewrite {
             NewBody::Replaced(body) => Some(NewPieces { body: Arc::clone(body) }.filter()),
             NewBody::Filtered(filters, _) if !is_filtered || !filters.reads(encoding) => None,
             NewBody::Filtered(filters, _) => {
-                let share = self.budget.share(env.local.part(Held::default));
+                let share = self.budget.share(env.local.part(WorkerBytes::default));
                 Some(Filtering::new(Arc::clone(filters), encoding, share).filter())
             }
         }
@@ -289,7 +289,7 @@ fn complain_of_part(ctx: &mut Context) -> bool {
 fn complain_of_encoding() {
     static COMPLAINT: LogThrottle = LogThrottle::new();
     if let Some(left_out) = COMPLAINT.due() {
-        tracing::error!(left_out, "response-rewrite: filters cannot read the encoding of a body");
+        tracing::error!(left_out, "response-rewrite: filters cannot decode the Content-Encoding of a body");
     }
 }
 

@@ -1,4 +1,4 @@
-//! `response-shaping`: fields of JSON answers are kept, dropped, renamed and grouped.
+//! `response-shaping`: fields of JSON responses are kept, dropped, renamed and grouped.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use sigma_plugin::{
 use sigma_schema::described::schema_of;
 
 use super::whole_body::{Remake, WholeBody};
-use sigma_plugin_kit::budget::{Budget, Held};
+use sigma_plugin_kit::budget::{Budget, WorkerBytes};
 use sigma_plugin_kit::changed_body::{change_head, is_part};
 use sigma_plugin_kit::json_body;
 use sigma_plugin_kit::log_throttle::LogThrottle;
@@ -111,13 +111,13 @@ impl TryFrom<String> for FieldPath {
 
     fn try_from(text: String) -> Result<FieldPath, String> {
         match text.split('.').any(str::is_empty) {
-            true => Err(format!("`{text}` has a name without a letter; write fields as `a.b`")),
+            true => Err(format!("`{text}` has an empty name; write fields as `a.b`")),
             false => Ok(FieldPath(text.split('.').map(Box::from).collect())),
         }
     }
 }
 
-/// Fields within each other: those that are named themselves have nothing in them.
+/// Fields nested in each other: those that are named themselves have nothing in them.
 #[derive(Debug, Default)]
 struct Fields(BTreeMap<Box<str>, Fields>);
 
@@ -199,7 +199,7 @@ fn rename(value: &mut Value, names: &[Box<str>], new: &str) {
     }
 }
 
-/// The steps for an answer.
+/// The steps for a response.
 struct Shaper {
     config: Config,
     allow: Option<Fields>,
@@ -243,7 +243,7 @@ impl Shaper {
 
 struct ResponseShaping(Arc<Shaper>);
 
-/// How the answer that is shaped was encoded, before the field that says it was removed.
+/// How the response that is shaped was encoded, before the field that says it was removed.
 struct Coded(Encoding);
 
 impl Plugin for ResponseShaping {
@@ -254,7 +254,7 @@ impl Plugin for ResponseShaping {
     }
 
     fn header_filter(&self, ctx: &mut Context, _: &Env<'_>) -> ResponseStep {
-        // The state of an earlier answer, which this one replaces.
+        // The state of an earlier response, which this one replaces.
         let _ = ctx.take_kept::<_, Coded>(self);
         let is_shaped = ctx.response.status < 300
             && is_json(ctx.response.headers.get(HeaderId::ContentType).unwrap_or_default());
@@ -287,11 +287,11 @@ fn is_json(content_type: &[u8]) -> bool {
 
 /// The bodies that one worker holds back.
 #[derive(Default)]
-struct Bodies(Rc<Held>);
+struct Bodies(Rc<WorkerBytes>);
 
 impl Remake for Arc<Shaper> {
     const FULL: Fault =
-        Fault::new(FaultKind::MemoryLimit, "the bodies that response-shaping holds are over their limit");
+        Fault::new(FaultKind::MemoryLimit, "the bodies that response-shaping buffers exceed their limit");
 
     fn remade(&self, _: &Context, body: &[u8]) -> Option<Vec<u8>> {
         if body.is_empty() {
@@ -304,7 +304,7 @@ impl Remake for Arc<Shaper> {
                 if let Some(left_out) = COMPLAINT.due() {
                     tracing::error!(
                         left_out,
-                        "response-shaping: an answer is no JSON, or has too many values"
+                        "response-shaping: a response is not JSON, or has too many values"
                     );
                 }
                 None
@@ -321,7 +321,7 @@ mod tests {
     use super::*;
     use crate::testing::{Case, assert_refusal, entry};
 
-    /// Returns the client's body of an answer.
+    /// Returns the client's body of a response.
     fn shaped(conf: &Value, answer: &Value) -> Value {
         let entry = entry("response-shaping", conf.clone()).unwrap();
         let mut case = Case::new("GET / HTTP/1.1\nHost: h\nAccept-Encoding: gzip");
@@ -391,7 +391,7 @@ mod tests {
             json!({"allow": []}),
             "property \"allow\" validation failed: expect array to have at least 1 items",
         );
-        check(json!({"deny": ["a..b"]}), "`a..b` has a name without a letter; write fields as `a.b`");
+        check(json!({"deny": ["a..b"]}), "`a..b` has an empty name; write fields as `a.b`");
         check(json!({"target": ""}), "property \"target\" validation failed: string too short");
         check(json!({"max_resp_body_size": 0}), "expected 0 to be at least 1");
     }

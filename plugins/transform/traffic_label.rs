@@ -116,7 +116,7 @@ fn idle_rules(conf: &Value) -> Vec<Problem> {
     for (index, rule) in list(conf, "rules").iter().enumerate() {
         if list(rule, "actions").iter().all(|action| action.get("set_headers").is_none()) {
             let at = member(&element(&member("", "rules"), index), "actions");
-            let message = "the rule is without effect: none of its actions sets anything";
+            let message = "the rule has no effect: its actions set nothing";
             problems.push(Problem::new(at, "no_effect", message).hint("write `set_headers`"));
         }
     }

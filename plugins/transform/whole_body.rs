@@ -16,13 +16,12 @@ pub(super) trait Remake {
     fn remade(&self, ctx: &Context, body: &[u8]) -> Option<Vec<u8>>;
 }
 
-const TOO_LONG: Fault = Fault::new(FaultKind::ResponseBodyTooLarge, "the body is over max_resp_body_size");
-const CODED: Fault =
-    Fault::new(FaultKind::ResponseCoding, "the body has a content coding that was not asked for");
-const BROKEN: Fault = Fault::new(FaultKind::ResponseCoding, "the body is not encoded as it says");
-const FAILED: Fault = Fault::new(FaultKind::ResponseCoding, "the body could not be transformed");
+const TOO_LONG: Fault = Fault::new(FaultKind::ResponseBodyTooLarge, "the body exceeds max_resp_body_size");
+const CODED: Fault = Fault::new(FaultKind::ResponseCoding, "the body has an unexpected content coding");
+const BROKEN: Fault = Fault::new(FaultKind::ResponseCoding, "the body does not match its Content-Encoding");
+const FAILED: Fault = Fault::new(FaultKind::ResponseCoding, "cannot transform the body");
 
-/// One body. It breaks off if it is over the limit, or cannot be replaced, so that clients notice that it is
+/// One body. It breaks off if it exceeds the limit, or cannot be replaced, so that clients notice that it is
 /// incomplete.
 pub(super) struct WholeBody<R> {
     remake: R,

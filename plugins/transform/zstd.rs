@@ -60,8 +60,8 @@ Content-Encoding: gzip
 /// flushed piece by piece, so that events arrive when they are sent. With `brotli` or `gzip` on the same route the
 /// client's preferred coding is used, on a tie the first of `zstd`, `brotli`, `gzip`.
 ///
-/// Each response needs a compressor until its last byte is made: up to 2 MiB with the defaults, and up to 96 MiB at
-/// level 19 with the largest window. No window is over the 8 MiB that every client must be able to hold (RFC 9659). All
+/// Each response needs memory for a compressor until it ends: up to 2 MiB with the defaults, and up to 96 MiB at level
+/// 19 with the largest window. No window exceeds the 8 MiB that every client must be able to hold (RFC 9659). All
 /// compressors of one worker, with `brotli` and `gzip`, take at most 256 MiB, or `plugin_attr.zstd.worker_bytes`; a
 /// response beyond that is not compressed.
 #[derive(Deserialize, JsonSchema)]

@@ -3,9 +3,9 @@
 //! It must cost far less per request than any gateway in front of it, or the benchmark measures the
 //! origin. So it looks for the end of the head, the first two words and `Content-Length`, and nothing else.
 //!
-//! - `GET /1m` answers 1 MiB, `GET /1k` 1 KiB, whatever its query; `POST /v1/data/…` lets everybody pass, as a policy
-//!   of an Open Policy Agent does; every other path answers 128 bytes, head included.
-//! - A body framed by `Content-Length` is read and dropped before the answer.
+//! - `GET /1m` answers 1 MiB, `GET /1k` 1 KiB, whatever its query; `POST /v1/data/…` allows everybody, as a policy of
+//!   an Open Policy Agent does; every other path returns 128 bytes, head included.
+//! - A body framed by `Content-Length` is read and dropped before the response.
 //! - A chunked body is refused with 501, so that a gateway which re-frames shows up as errors.
 
 use std::io;
@@ -22,12 +22,12 @@ const READ_SIZE: usize = 256 * 1024;
 const HEAD_LIMIT: usize = 16 * 1024;
 const LARGE_BODY: usize = 1024 * 1024;
 const KIBIBYTE: usize = 1024;
-/// The small answer's length on the wire, head included.
+/// The small response's length on the wire, head included.
 const SMALL_ANSWER: usize = 128;
 
 const REFUSED: &[u8] = b"HTTP/1.1 501 Not Implemented\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
-/// The answers, built once.
+/// The responses, built once.
 struct Answers {
     small: Vec<u8>,
     decision: Vec<u8>,
@@ -97,7 +97,7 @@ fn read_head(bytes: &[u8]) -> Option<Head> {
     Some(head)
 }
 
-/// Answers requests on one connection until the peer closes it.
+/// Responds to requests on one connection until the peer closes it.
 async fn converse(mut stream: TcpStream, answers: Rc<Answers>) -> io::Result<()> {
     // Grows to `READ_SIZE` with the first body, so that thousands of small connections stay small.
     let mut buffer = vec![0; HEAD_LIMIT];

@@ -1,6 +1,6 @@
 //! The memory budget of a thread: bytes that it holds for its clients, in one sum with one limit.
 //!
-//! An [`Account`] is the share of one exchange or connection; a [`Held`] is a share that belongs to neither. Both
+//! An [`Account`] is the share of one exchange or connection; a [`CountedBytes`] is a share that belongs to neither. Both
 //! give their bytes back when they are dropped. If the budget is short, [`reclaim`] revokes the accounts of exchanges
 //! without progress, on the connections with the most bytes.
 //!
@@ -87,13 +87,13 @@ fn count(before: usize, after: usize) {
 
 /// Bytes outside of an account, such as the copy of a body for a log plugin.
 #[derive(Debug, Default)]
-pub struct Held {
+pub struct CountedBytes {
     bytes: usize,
     /// Not `Send`: the sum is this thread's.
     thread: PhantomData<*const ()>,
 }
 
-impl Held {
+impl CountedBytes {
     /// Returns its bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -109,7 +109,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for CountedBytes {
     #[inline]
     fn drop(&mut self) {
         self.set(0);
@@ -364,7 +364,7 @@ impl Drop for Account {
 
 /// Bytes of an account in other hands, such as those that a peer has not acknowledged. Their return is progress.
 ///
-/// It is `Send` for owners that ask for it, but it must be dropped in its thread: elsewhere it returns nothing.
+/// It is `Send` for owners that request it, but it must be dropped in its thread: elsewhere it returns nothing.
 #[derive(Debug)]
 pub struct Loan {
     number: u32,
@@ -433,7 +433,7 @@ mod tests {
     #[test]
     fn shares_are_given_back_on_drop() {
         set_limit(100);
-        let mut held = Held::default();
+        let mut held = CountedBytes::default();
         held.set(30);
         let connection = Account::of_connection();
         let exchange = Account::of_exchange(&connection);

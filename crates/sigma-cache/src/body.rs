@@ -172,7 +172,7 @@ impl Coming {
             return Poll::Ready(Ok(piece.clone()));
         }
         if state.end.is_some() {
-            return Poll::Ready(Err(io::Error::other("the answer that was being fetched broke off")));
+            return Poll::Ready(Err(io::Error::other("the response from the node is incomplete")));
         }
         if !state.readers.iter().any(|known| known.will_wake(task.waker())) {
             state.readers.push(task.waker().clone());
@@ -209,7 +209,7 @@ impl Reader {
         let piece = match &self.body {
             Body::Whole(pieces) => pieces.get(number).cloned().ok_or_else(|| {
                 // A stored body has its declared length.
-                io::Error::other("a kept answer is shorter than it was")
+                io::Error::other("a stored response is shorter than it was")
             })?,
             Body::Coming(coming, _) => task::ready!(coming.poll_piece(number, task))?,
             Body::Elsewhere(blocks) => {

@@ -61,7 +61,7 @@ impl SingleFlight {
     }
 
     /// Sets an arriving response that all may share.
-    pub(crate) fn answer(&self, stored: Arc<Stored>) {
+    pub(crate) fn complete(&self, stored: Arc<Stored>) {
         self.lock().coming = Some(stored);
         self.told.notify_waiters();
     }

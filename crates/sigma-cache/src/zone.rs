@@ -498,7 +498,7 @@ pub struct Lead {
 impl Lead {
     /// Shares an arriving response with all.
     pub(crate) fn share(&self, stored: Arc<Stored>) {
-        self.flight.answer(stored);
+        self.flight.complete(stored);
     }
 
     /// Marks the response as unshareable: for a while requests for the key are not collapsed.

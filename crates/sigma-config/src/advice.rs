@@ -58,7 +58,7 @@ pub(crate) fn resource(kind: Kind, value: &Object, around: &Surroundings<'_>) ->
                 found.push(Problem::new("vars", "variable", reason));
             }
             if value.contains_key("script_id") {
-                let message = "`script_id` has no effect: there are no scripts";
+                let message = "`script_id` has no effect: Sigma has no scripts";
                 found.push(no_effect("script_id".into(), message, "remove it"));
             }
             if value.contains_key("upstream") && value.contains_key("upstream_id") {
@@ -107,7 +107,11 @@ fn paths(route: &Object, router: RouterKind, found: &mut Vec<Problem>) {
         } else if path.contains(['?', '#']) {
             let message =
                 format!("`{path}` never matches: a path has no `?` or `#`, the query is not part of it");
-            found.push(never(place, message, "ask for arguments with `vars`: [[\"arg_x\", \"==\", \"1\"]]"));
+            found.push(never(
+                place,
+                message,
+                "match query arguments with `vars`: [[\"arg_x\", \"==\", \"1\"]]",
+            ));
         } else if path.contains('{') && path.contains('}') {
             let message = format!("`{path}` is matched literally: braces are not parameters");
             found.push(never(place, message, PARAMETERS));
@@ -236,7 +240,7 @@ fn judging(upstream: &Object, at: &dyn Fn(&str) -> String, found: &mut Vec<Probl
         for field in local.into_iter().filter(|field| outliers.contains_key(*field)) {
             let message =
                 format!("`{field}` has no effect without `split_external_local_origin_errors: true`");
-            found.push(no_effect(place(field), message, "write that, or remove it"));
+            found.push(no_effect(place(field), message, "set it, or remove the field"));
         }
     }
     let pairs = [
@@ -262,9 +266,7 @@ fn certificates(ssl: &Object, now: i64, found: &mut Vec<Problem>) {
             found.push(Problem::new(place, "expired", message).hint("write a new one"));
         } else if now < from {
             let message = "the certificate is not valid yet: clients refuse it";
-            found.push(
-                Problem::new(place, "expired", message).hint("look at the clock and at the certificate"),
-            );
+            found.push(Problem::new(place, "expired", message).hint("check the clock and the certificate"));
         }
     }
     for (index, version) in

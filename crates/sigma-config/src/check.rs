@@ -179,7 +179,7 @@ impl Rules<'_> {
             }
         }
         if self.root.get("listeners").and_then(Value::as_array).is_some_and(Vec::is_empty) {
-            self.error("listeners", "length", "no listener is named", "name one, or leave `listeners` out");
+            self.error("listeners", "length", "the list is empty", "name a listener, or remove `listeners`");
         }
         let store = self.root.get("store").and_then(Value::as_object);
         for breach in store.map(crate::settings::store::breaches).unwrap_or_default() {
@@ -203,7 +203,7 @@ impl Rules<'_> {
             let words = crate::settings::LEVELS.join(", ");
             let hint = match closest(wrong, crate::settings::LEVELS) {
                 Some(close) => format!("did you mean `{close}`?"),
-                None if wrong.contains('/') => format!("a file goes into `path`; levels are {words}"),
+                None if wrong.contains('/') => format!("write a file name to `path`; levels are {words}"),
                 None => {
                     format!("levels are {words}, also for a part of the program: warn,sigma_upstream=debug")
                 }
@@ -295,7 +295,7 @@ impl Rules<'_> {
         }
         let resumption = self.root["tls"].get("resumption").and_then(Value::as_str).map(str::to_owned);
         if resumption.is_some_and(|resumption| resumption != "tickets") {
-            let message = "there are no tickets, so there are no keys to store";
+            let message = "`tls.storage` has no effect: tickets are off";
             self.error(field, "conflict", message, "set `tls.resumption: tickets`, or remove it");
         }
         if place == "store" && store("kind") != Some("etcd") {
@@ -396,7 +396,7 @@ impl Rules<'_> {
                 Some(close) => format!("did you mean `{close}`?"),
                 None => "give a listener this `name`".to_owned(),
             };
-            self.error(&element(&place, index), "reference", format!("no listener is named `{name}`"), hint);
+            self.error(&element(&place, index), "reference", format!("unknown listener `{name}`"), hint);
         }
     }
 
@@ -415,7 +415,7 @@ impl Rules<'_> {
                 }
                 if reference.is_to_member() && target.is_some_and(|other| other.get("members").is_some()) {
                     let message = nested_members(&reference.id);
-                    self.error(&place, "reference", message, "name the members of that one");
+                    self.error(&place, "reference", message, "list the members of that upstream instead");
                 }
                 continue;
             }
@@ -426,7 +426,7 @@ impl Rules<'_> {
             known.sort_unstable();
             let hint = match closest(&reference.id, known) {
                 Some(close) => format!("did you mean `{close}`?"),
-                None => format!("add it to `{section}`, or name one that is there"),
+                None => format!("add it to `{section}`, or use an existing one"),
             };
             let message = format!("there is no {} `{}`", reference.kind.word(), reference.id);
             let place = join(pointer, &reference.field);
@@ -470,7 +470,7 @@ impl Rules<'_> {
                     None => "remove it; `sigma plugins` lists the plugins, and their pages list the settings"
                         .to_owned(),
                 };
-                self.error(&here, "unknown_key", format!("the plugin `{name}` has no settings here"), hint);
+                self.error(&here, "unknown_key", format!("the plugin `{name}` has no `plugin_attr`"), hint);
                 continue;
             };
             // Not written by users, but by plugins, whose tests compile it.

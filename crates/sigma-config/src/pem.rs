@@ -21,7 +21,7 @@ pub(crate) fn private_key(text: &str) -> Result<(), String> {
     if is_encrypted(text) {
         return Err("the key is encrypted in OpenSSL's old form".to_owned());
     }
-    // The passphrase of an encrypted key is asked for when the key is loaded.
+    // The passphrase of an encrypted key is requested when the key is loaded.
     let text = text.replace("ENCRYPTED PRIVATE KEY", "PRIVATE KEY");
     let key = PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|error| match error {
         rustls_pki_types::pem::Error::NoItemsFound => "no private key in PEM".to_owned(),

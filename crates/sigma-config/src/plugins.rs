@@ -203,7 +203,7 @@ pub(crate) const BUILD_HINT: &str = "build the program with this group, or remov
 pub fn unknown_plugin(name: &str, plugins: &dyn PluginSchemas) -> String {
     match plugins.left_out(name) {
         Some(group) => {
-            format!("plugin [{name}] belongs to the group `{group}`, which this build has left out")
+            format!("plugin [{name}] belongs to the group `{group}`, which this build lacks")
         }
         None => format!("unknown plugin [{name}]"),
     }
@@ -272,7 +272,7 @@ pub(crate) fn mistakes_of_plugin(
     plugins: &dyn PluginSchemas,
 ) -> Vec<Problem> {
     if !conf.is_object() && !conf.as_array().is_some_and(Vec::is_empty) {
-        let message = "the configuration of a plugin is a map";
+        let message = "the configuration of a plugin must be an object";
         return vec![Problem::new("", "type", message).hint(format!("for example {name}: {{}}"))];
     }
     if is_disabled(conf) {

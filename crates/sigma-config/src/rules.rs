@@ -208,7 +208,7 @@ pub(crate) fn upstream(upstream: &Object) -> Vec<Problem> {
         found.extend(node_http3::rules(upstream, tls));
     }
     if word(upstream, "type") == Some("none") && word(upstream, "scheme") != Some("kafka") {
-        let message = "`none` chooses no node; only upstreams with `scheme: kafka` have it";
+        let message = "`none` selects no node; use it with `scheme: kafka` only";
         found.push(problem("type", "conflict", message, "write `roundrobin`, or leave `type` out"));
     }
     if word(upstream, "type").is_some_and(hashes) {
@@ -230,8 +230,8 @@ fn starttls(upstream: &Object) -> Vec<Problem> {
     }
     let active = upstream.get("checks").and_then(|checks| checks.get("active")?.as_object());
     if active.is_some_and(|active| word(active, "type") != Some("tcp") && !active.contains_key("port")) {
-        let message = "nodes with `tls.starttls` answer no probes of HTTP or gRPC";
-        let hint = "write `type: tcp`, or the `port` of a server that answers them";
+        let message = "nodes with `tls.starttls` do not respond to HTTP or gRPC probes";
+        let hint = "write `type: tcp`, or set the `port` of a server that responds to them";
         found.push(problem("checks.active.type", "conflict", message, hint));
     }
     found

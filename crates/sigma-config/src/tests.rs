@@ -185,7 +185,11 @@ upstreams:
             ("routes[1]", 10, "`plugins`, `upstream`, `upstream_id` or `service_id` is required"),
             ("routes[1].method", 13, "did you mean `methods`?"),
             ("routes[2].plugins.corse", 15, "unknown plugin [corse] (did you mean `cors`?)"),
-            ("routes[2].plugins.cors", 15, "the configuration of a plugin is a map (for example cors: {})"),
+            (
+                "routes[2].plugins.cors",
+                15,
+                "the configuration of a plugin must be an object (for example cors: {})",
+            ),
             ("routes[2].methods[0]", 16, "`GTE` is not allowed here (did you mean `GET`?)"),
             ("routes[2].host", 17, "`a b` is not valid (for example example.com, *.example.com or *)"),
             ("routes[2].remote_addr", 18, "`10.0.0.0/99` is not valid (for example 10.0.0.0/8 or"),
@@ -250,7 +254,7 @@ fn single_problems() {
     refused("workers: all", &[("workers", 1, "auto")]);
     refused("\n\nstatus: x", &[("status.address", 3, "`x` is not valid (for example 127.0.0.1:7085)")]);
     refused("data_encryption: {keyring: [short]}", &[("data_encryption.keyring[0]", 1, "has 5 bytes")]);
-    refused("listeners: []", &[("listeners", 1, "no listener is named")]);
+    refused("listeners: []", &[("listeners", 1, "the list is empty")]);
     refused("a: ${{NOPE}}", &[("a", 1, "environment variable NOPE"), ("a", 1, "unknown field `a`")]);
     refused(
         "listeners: [{address: \":1\", name: public}]\nroutes:\n- {uri: /, upstream: \"http://h\", listeners: [pubic]}",
@@ -284,7 +288,7 @@ fn levels_of_the_error_log_are_a_closed_list() {
     check("error_log: warning,h2=info", "`warning` is not a level");
     check("error_log: { level: \"warn,sigma=loud\" }", "`sigma=loud` is not a level");
     check("error_log: { level: \"\" }", "levels are off, error, warn");
-    check("error_log: /var/log/sigma.log", "a file goes into `path`");
+    check("error_log: /var/log/sigma.log", "write a file name to `path`");
 }
 
 #[test]
@@ -330,7 +334,7 @@ fn a_mistake_is_reported_once_and_in_words_of_the_file() {
         &[(
             "routes[0].upstream_id",
             2,
-            "there is no upstream `nope` (add it to `upstreams`, or name one that is there)",
+            "there is no upstream `nope` (add it to `upstreams`, or use an existing one)",
         )],
     );
     refused(
@@ -342,7 +346,7 @@ fn a_mistake_is_reported_once_and_in_words_of_the_file() {
             (
                 "upstreams[2].members[0].upstream_id",
                 4,
-                "upstream [b] is made of members itself (name the members of that one)",
+                "upstream [b] has members itself (list the members of that upstream instead)",
             ),
         ],
     );
@@ -361,7 +365,7 @@ fn attributes_of_plugins_are_known() {
     check(
         "plugin_attr: { key-auth: {} }",
         "plugin_attr.key-auth",
-        "the plugin `key-auth` has no settings here",
+        "the plugin `key-auth` has no `plugin_attr`",
     );
     check("plugin_attr: { cors: { prot: 1 } }", "plugin_attr.cors.prot", "did you mean `port`?");
     check(
@@ -383,7 +387,10 @@ fn plugins_without_fields_may_be_empty() {
     let config = accepted(text).config;
     let route = config.resources.routes.get("arr_1").unwrap();
     assert!(route.plugins.values().all(|conf| **conf == json!({})), "{:?}", route.plugins);
-    refused(&text.replace("[]", "[1]"), &[("routes[0].plugins.cors", 6, "is a map (for example cors: {})")]);
+    refused(
+        &text.replace("[]", "[1]"),
+        &[("routes[0].plugins.cors", 6, "must be an object (for example cors: {})")],
+    );
 }
 
 #[test]
@@ -545,13 +552,13 @@ stream_routes:
             ("plugins[2].name", 2, "unknown plugin [limit-cont] (did you mean `limit-count`?)"),
             ("routes[0].plugin_config_id", 4, "there is no plugin config `q`"),
             ("routes[0].plugins.limit-count", 4, "unknown plugin [limit-count]"),
-            ("routes[1].script", 5, "it needs the Lua engine, which this build has left out"),
+            ("routes[1].script", 5, "it needs the Lua engine, which this build lacks"),
             (
                 "services[0].upstream.tls.client_cert_id",
                 7,
                 "failed to fetch ssl info by ssl id [d], wrong ssl type",
             ),
-            ("services[0].script", 7, "it needs the Lua engine, which this build has left out"),
+            ("services[0].script", 7, "it needs the Lua engine, which this build lacks"),
             ("upstreams[0].discovery_type", 9, "the registry `nacos` has no settings"),
             ("consumers[0].group_id", 11, "there is no consumer group `h`"),
             (

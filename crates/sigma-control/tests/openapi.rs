@@ -1,5 +1,5 @@
-//! The Admin API conforms to its own OpenAPI document: schemathesis makes requests from the document, and
-//! compares the answers of a real listener with it.
+//! The Admin API conforms to its own OpenAPI document: schemathesis makes requests from the document, and compares the
+//! responses of a real listener with it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;

@@ -98,7 +98,7 @@ async fn child_on_a_full_disk() {
     assert!(store.status().lost.is_some());
     let count = async || store.list("routes/").await.unwrap().len();
     assert_eq!(count().await, written);
-    // Room again: the same store goes on, and nothing is missing.
+    // Room again: the same store continues, and nothing is missing.
     let none = rustix::process::Rlimit { current: None, maximum: None };
     rustix::process::setrlimit(rustix::process::Resource::Fsize, none).unwrap();
     store.commit(always([put("services/1", "{}")])).await.unwrap();

@@ -136,7 +136,7 @@ async fn a_killed_etcd_is_lost_and_found() {
     server.kill().unwrap();
     let reason = until_lost(&mut watch).await;
     assert!(reason.contains(&server.endpoint()), "{reason}");
-    assert!(store.status().lost.is_some_and(|(_, why)| why.contains("etcd cannot be used")));
+    assert!(store.status().lost.is_some_and(|(_, why)| why.contains("cannot use etcd")));
     let error = store.commit(always([put("routes/3", "{}")])).await.unwrap_err();
     assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
     server.run().unwrap();
@@ -446,7 +446,7 @@ async fn a_start_without_etcd_and_copy_says_so() {
     };
     let store = open(&settings).await.unwrap();
     let error = store.load().await.unwrap_err().to_string();
-    for fragment in ["etcd cannot be used", &server.endpoint(), "there is no local copy yet"] {
+    for fragment in ["cannot use etcd", &server.endpoint(), "there is no local copy yet"] {
         assert!(error.contains(fragment), "{error}: {fragment}");
     }
 }

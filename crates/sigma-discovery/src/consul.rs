@@ -16,7 +16,7 @@ use sigma_config::resources::{DiscoveryArgs, Node};
 use sigma_schema::Confidential;
 use tokio::sync::Semaphore;
 
-use crate::http::{Answer, Http, Members, RegistryRequest, Trust};
+use crate::http::{Http, Members, RegistryRequest, RegistryResponse, Trust};
 use crate::node::{self, LeftOut};
 use crate::source::{Env, Listing, Source, Trouble};
 
@@ -93,7 +93,7 @@ impl Blocking {
     }
 
     /// Returns the next response that may have changes. `target` has a query.
-    pub(crate) async fn next(&mut self, target: &str) -> Result<Answer, Trouble> {
+    pub(crate) async fn next(&mut self, target: &str) -> Result<RegistryResponse, Trouble> {
         loop {
             if self.has_answer {
                 let pause = if self.index == 0 { self.interval } else { PACE };
@@ -118,7 +118,7 @@ impl Blocking {
     }
 
     /// Tries the members one after the other until one responds.
-    async fn ask_members(&mut self, target: &str) -> Result<Answer, Trouble> {
+    async fn ask_members(&mut self, target: &str) -> Result<RegistryResponse, Trouble> {
         let mut tries = self.members.len();
         loop {
             let failed = match self.ask(target).await {
@@ -135,7 +135,7 @@ impl Blocking {
         }
     }
 
-    async fn ask(&mut self, target: &str) -> Result<Answer, Trouble> {
+    async fn ask(&mut self, target: &str) -> Result<RegistryResponse, Trouble> {
         let ConsulTimeout { connect, read, wait } = self.timeout;
         let mut target = target.to_owned();
         let mut within = Duration::from_millis(u64::from(connect) + u64::from(read));
@@ -153,7 +153,7 @@ impl Blocking {
         let answer = self.agent.http.ask(address, question).await?;
         // Missing keys are a valid response, and can be waited for.
         if answer.status != 200 && answer.status != 404 {
-            return Err(Trouble(format!("{} answered status {}", address.base(), answer.status)));
+            return Err(Trouble(format!("{} responded with status {}", address.base(), answer.status)));
         }
         let index = answer.headers.get("x-consul-index").and_then(|index| index.to_str().ok()?.parse().ok());
         let index: u64 = index.unwrap_or(0);
@@ -164,12 +164,11 @@ impl Blocking {
     /// Parses the response with `read`. After an invalid response, the next request does not wait.
     pub(crate) async fn read<T>(
         &mut self,
-        answer: Answer,
+        answer: RegistryResponse,
         read: impl FnOnce(&Value) -> Option<T>,
     ) -> Result<T, Trouble> {
         let address = self.members.current();
-        let unusable =
-            || Trouble(format!("{} answered something else than it was asked for", address.base()));
+        let unusable = || Trouble(format!("{} sent an unexpected response", address.base()));
         let found = answer.json(address).await.and_then(|value| read(&value).ok_or_else(unusable));
         if found.is_err() {
             (self.index, self.has_answer) = (0, false);

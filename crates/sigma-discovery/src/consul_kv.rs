@@ -50,7 +50,7 @@ impl Folders {
     fn listing(&self, answer: &Value) -> Option<Listing> {
         let keys = answer.as_array()?;
         if keys.len() > self.limits.objects as usize {
-            tracing::warn!(keys = keys.len(), "Consul has more keys than `discovery.limits.objects`");
+            tracing::warn!(keys = keys.len(), "Consul has more keys than `discovery.limits.objects` allows");
             return None;
         }
         let mut folders: BTreeMap<&str, Vec<Node>> = BTreeMap::new();

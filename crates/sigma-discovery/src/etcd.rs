@@ -158,7 +158,7 @@ impl Watched for Folder {
         let body = json!({ "key": key, "range_end": range_end });
         let question = self.post_request("/v3/kv/range", body, self.within)?;
         let value = self.http.ask(&address, question).await?.json(&address).await?;
-        let unusable = || Trouble(format!("{} answered no keys, or too many", address.base()));
+        let unusable = || Trouble(format!("{} returned no keys, or too many", address.base()));
         self.keys = self.read(&value).ok_or_else(unusable)?;
         Ok(())
     }
@@ -176,7 +176,7 @@ impl Watched for Folder {
             200 => Ok(Some(Lines::new(response, self.limits.answer_bytes as usize))),
             // The token has expired.
             401 | 403 => Ok(None),
-            status => Err(Trouble(format!("{} answered status {status}", address.base()))),
+            status => Err(Trouble(format!("{} responded with status {status}", address.base()))),
         }
     }
 

@@ -12,9 +12,9 @@ use serde_json::{Map, Value};
 use sigma_config::discovery::{DiscoveryLimits, Eureka, Registry, RegistryAddress};
 use sigma_config::resources::Node;
 
-use crate::http::{Answer, Http, Members, RegistryRequest, Trust};
+use crate::http::{Http, Members, RegistryRequest, RegistryResponse, Trust};
 use crate::node::{self, LeftOut};
-use crate::polling::{Asked, Polling};
+use crate::polling::{MemberQuery, Polling};
 use crate::source::{Env, Listing, Trouble};
 
 /// The metadata key of a node's zone, for every registry.
@@ -58,7 +58,7 @@ impl Applications {
         }
     }
 
-    async fn get(&self, address: &RegistryAddress, further: &str) -> Result<Answer, Trouble> {
+    async fn get(&self, address: &RegistryAddress, further: &str) -> Result<RegistryResponse, Trouble> {
         let target = format!("{}{further}", self.target);
         let mut question = RegistryRequest::get(&target, self.within);
         question.headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
@@ -69,7 +69,9 @@ impl Applications {
     async fn ask_for_changes(&mut self, address: &RegistryAddress) -> Result<bool, Trouble> {
         let answer = self.get(address, "/delta").await?;
         if matches!(answer.status, 403 | 404) {
-            tracing::warn!("this Eureka does not tell changes: everything is asked for each time");
+            tracing::warn!(
+                "this Eureka server does not support delta queries: the gateway fetches all applications each time"
+            );
             self.asks_for_deltas = false;
             return Ok(false);
         }
@@ -80,7 +82,7 @@ impl Applications {
     }
 }
 
-impl Asked for Applications {
+impl MemberQuery for Applications {
     async fn ask(&mut self, address: &RegistryAddress) -> Result<Listing, Trouble> {
         if self.deltas_left > 0 {
             self.deltas_left -= 1;
@@ -91,7 +93,7 @@ impl Asked for Applications {
         let value = self.get(address, "").await?.json(address).await?;
         let mut instances = Instances::default();
         let base = address.base();
-        let unusable = || Trouble(format!("{base} answered something else than applications, or too many"));
+        let unusable = || Trouble(format!("{base} did not return a list of applications, or too many"));
         instances.take(&value, false, self.weight, self.limits.objects).ok_or_else(unusable)?;
         self.instances = instances;
         self.deltas_left = if self.asks_for_deltas { DELTAS } else { 0 };
@@ -141,7 +143,7 @@ impl Instances {
                 }
                 self.0.insert(key, Instance { status, node });
                 if self.0.len() > most as usize {
-                    tracing::warn!("Eureka has more instances than `discovery.limits.objects`");
+                    tracing::warn!("Eureka has more instances than `discovery.limits.objects` allows");
                     return None;
                 }
             }
@@ -347,7 +349,7 @@ mod tests {
         server.answer("200 OK", "", &whole("UP_2_", &[]));
         server.answer("200 OK", "", &whole("UP_2_", &[a.clone(), b]));
         assert_eq!(next(&mut source).await, ["10.0.0.1:8080 100", "10.0.0.2:8080 100"]);
-        // A server without changes is not asked for them again.
+        // A server without changes is not requested them again.
         server.answer("403 Forbidden", "", "");
         server.answer("200 OK", "", &whole("UP_1_", std::slice::from_ref(&a)));
         server.answer("200 OK", "", &whole("UP_1_", &[a]));

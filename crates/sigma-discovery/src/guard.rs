@@ -81,7 +81,7 @@ impl Guard {
                     service = &*service,
                     known = doubt.before.len(),
                     said = next.len(),
-                    "most nodes of a service are gone at once: they are used on for `discovery.protection.believed_after_ms`"
+                    "most nodes of a service disappeared at once: they stay in use for `discovery.protection.believed_after_ms`"
                 );
             }
             admitted.insert(Arc::clone(&service), both(&doubt.before, next));

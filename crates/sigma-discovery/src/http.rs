@@ -61,7 +61,9 @@ impl<'q> RegistryRequest<'q> {
     pub(crate) fn secret(mut self, name: HeaderName, value: &str) -> Result<RegistryRequest<'q>, Trouble> {
         if !value.is_empty() {
             let mut value = HeaderValue::from_str(value).map_err(|_| {
-                Trouble(format!("the secret for `{name}` has characters that cannot be sent"))
+                Trouble(format!(
+                    "the secret for `{name}` contains characters that a header field cannot carry"
+                ))
             })?;
             value.set_sensitive(true);
             self.headers.insert(name, value);
@@ -72,20 +74,20 @@ impl<'q> RegistryRequest<'q> {
 
 /// A whole response.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct RegistryResponse {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Vec<u8>,
 }
 
-impl Answer {
+impl RegistryResponse {
     /// Returns the body, if the status is a success.
     pub(crate) async fn json(self, from: &RegistryAddress) -> Result<Value, Trouble> {
         if self.status != 200 {
-            return Err(Trouble(format!("{} answered status {}", from.base(), self.status)));
+            return Err(Trouble(format!("{} responded with status {}", from.base(), self.status)));
         }
         let parsed = parsed(self.body).await;
-        parsed.map_err(|error| Trouble(format!("{} answered no JSON: {error}", from.base())))
+        parsed.map_err(|error| Trouble(format!("{} did not return JSON: {error}", from.base())))
     }
 }
 
@@ -139,7 +141,7 @@ impl Http {
         &self,
         address: &RegistryAddress,
         question: RegistryRequest<'_>,
-    ) -> Result<Answer, Trouble> {
+    ) -> Result<RegistryResponse, Trouble> {
         let mut response = self.open(address, question).await?;
         let (status, headers) = (response.status().as_u16(), std::mem::take(response.headers_mut()));
         let mut body = Vec::new();
@@ -150,7 +152,7 @@ impl Http {
                     body.extend_from_slice(&part);
                     continue;
                 }
-                Ok(None) => return Ok(Answer { status, headers, body }),
+                Ok(None) => return Ok(RegistryResponse { status, headers, body }),
                 Err(error) => trouble(address, error),
             };
             self.tally.unanswered();
@@ -165,14 +167,14 @@ pub(crate) async fn parsed(text: Vec<u8>) -> Result<Value, serde_json::Error> {
         return serde_json::from_slice(&text);
     }
     let parsed = tokio::task::spawn_blocking(move || serde_json::from_slice(&text)).await;
-    // The thread has panicked, or the process is ending.
+    // The thread has panicked, or the process ends.
     parsed.unwrap_or_else(|error| Err(serde::de::Error::custom(error)))
 }
 
 /// Returns the token in a response to a login.
 pub(crate) fn token(given: Option<&Value>, from: &RegistryAddress) -> Result<Confidential, Trouble> {
     let token = given.and_then(Value::as_str).filter(|token| !token.is_empty() && token.len() <= TOKEN_MAX);
-    let none = || Trouble(format!("{} gave no token for its user that can be sent", from.base()));
+    let none = || Trouble(format!("{} returned no valid token for the user", from.base()));
     token.map(Confidential::from).ok_or_else(none)
 }
 
@@ -184,20 +186,21 @@ fn is_answer(status: StatusCode) -> bool {
 /// The error of a response over `discovery.limits.answer_bytes`.
 fn too_long(address: &RegistryAddress, most: usize) -> Trouble {
     let base = address.base();
-    Trouble(format!("{base} answered more than {most} bytes (`discovery.limits.answer_bytes`)"))
+    Trouble(format!("the response of {base} exceeds {most} bytes (`discovery.limits.answer_bytes`)"))
 }
 
 /// Returns the error without the address, which may contain a secret.
 fn trouble(address: &RegistryAddress, error: reqwest::Error) -> Trouble {
     let base = address.base();
     if error.is_timeout() {
-        return Trouble(format!("{base} did not answer in time"));
+        return Trouble(format!("{base} did not respond in time"));
     }
     Trouble(format!("{base}: {}", causes(&error.without_url())))
 }
 
 fn built(connect: Duration, trust: &Trust) -> Result<reqwest::Client, Trouble> {
-    let unusable = |error: reqwest::Error| Trouble(format!("no TLS on this machine: {}", causes(&error)));
+    let unusable =
+        |error: reqwest::Error| Trouble(format!("cannot use TLS on this machine: {}", causes(&error)));
     let mut builder = reqwest::Client::builder()
         .connect_timeout(connect)
         // A token is only for its configured address.
@@ -296,7 +299,7 @@ mod tests {
         address.parse().expect("an address")
     }
 
-    async fn asked(address: &RegistryAddress, within: u64) -> Result<Answer, Trouble> {
+    async fn asked(address: &RegistryAddress, within: u64) -> Result<RegistryResponse, Trouble> {
         let http = Http::new(Duration::from_secs(20), Trust::System, &Env::of(10, 10));
         http.ask(address, RegistryRequest::get("/", Duration::from_millis(within))).await
     }
@@ -319,7 +322,7 @@ mod tests {
         drip.resize(2000, b" ".to_vec());
         let slow = answering(drip, Duration::from_millis(50)).await;
         let trouble = asked(&slow, 500).await.expect_err("an end").0;
-        assert!(trouble.contains("did not answer in time"), "{trouble}");
+        assert!(trouble.contains("did not respond in time"), "{trouble}");
         // More than the limit, with any declared length.
         let mut flood = vec![[HEAD, b"Connection: close\r\n\r\n"].concat()];
         flood.resize(100, vec![b' '; 4096]);

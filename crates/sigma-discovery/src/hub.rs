@@ -35,7 +35,7 @@ pub(crate) struct TopicState {
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Something that a registry is asked for. Requests run from the first follower until the last one is gone.
+/// Something that a registry is requested. Requests run from the first follower until the last one is gone.
 pub(crate) struct Topic {
     registry: Registry,
     name: String,
@@ -169,7 +169,7 @@ impl Follower {
             match self.until(patience, source.next()).await {
                 Ok(listing) => {
                     if failures > 0 {
-                        tracing::warn!(topic = self.name, "the registry answers again");
+                        tracing::warn!(topic = self.name, "the registry responds again");
                     }
                     failures = 0;
                     self.tally.succeeded();
@@ -180,7 +180,7 @@ impl Follower {
                     let kept = self.earlier.is_some() || self.tell.borrow().listing.is_some();
                     // Once for each reason: many services may share a registry that is down for long.
                     if self.tell.borrow().trouble.as_ref() != Some(&trouble) {
-                        tracing::warn!(topic = self.name, %trouble, kept, "no list of nodes, the last one stays");
+                        tracing::warn!(topic = self.name, %trouble, kept, "cannot get the list of nodes; the last list stays in use");
                     }
                     self.serve_earlier();
                     self.tell.send_modify(|told| told.trouble = Some(trouble));
@@ -218,7 +218,7 @@ impl Follower {
             tracing::warn!(
                 topic = self.name,
                 services = earlier.len(),
-                "serving by the last good lists of the file"
+                "the registries are unavailable; using the last good lists of the file"
             );
             self.tell.send_modify(|told| (told.listing, told.is_stored) = (Some(Arc::new(earlier)), true));
         }

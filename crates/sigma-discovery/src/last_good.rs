@@ -42,7 +42,7 @@ pub(crate) struct LastLists {
 
 #[derive(Debug, Default)]
 struct Lists {
-    topics: BTreeMap<String, Kept>,
+    topics: BTreeMap<String, TopicLists>,
     /// A write task is scheduled.
     is_writing: bool,
     /// There was a change since the start of that task.
@@ -51,7 +51,7 @@ struct Lists {
 
 /// The lists of one topic.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Kept {
+struct TopicLists {
     /// The time of the last change, in Unix seconds.
     at: u64,
     services: Arc<Listing>,
@@ -61,7 +61,7 @@ struct Kept {
 #[derive(Serialize, Deserialize)]
 struct Document {
     version: u32,
-    topics: BTreeMap<String, Kept>,
+    topics: BTreeMap<String, TopicLists>,
 }
 
 impl LastLists {
@@ -138,7 +138,7 @@ impl LastLists {
         match read.unwrap_or_else(|error| Err(io::Error::other(error))) {
             Ok(topics) => self.lists().topics = topics,
             Err(error) => {
-                tracing::warn!(path = shown, %error, "cannot read the last good lists: a start without registries has no nodes");
+                tracing::warn!(path = shown, %error, "cannot read the last good lists: without registries, services have no nodes");
             }
         }
     }
@@ -147,7 +147,7 @@ impl LastLists {
     pub(crate) fn note(self: &Arc<Self>, topic: &str, listing: &Arc<Listing>) {
         let Some(path) = self.path.clone() else { return };
         let mut lists = self.lists();
-        let kept = Kept { at: unix_now(), services: Arc::clone(listing) };
+        let kept = TopicLists { at: unix_now(), services: Arc::clone(listing) };
         lists.topics.insert(topic.to_owned(), kept);
         lists.is_dirty = true;
         if !std::mem::replace(&mut lists.is_writing, true) {
@@ -196,11 +196,14 @@ impl LastLists {
 }
 
 /// Returns the topics in a file; empty without a file.
-fn read_file(path: &Path) -> io::Result<BTreeMap<String, Kept>> {
+fn read_file(path: &Path) -> io::Result<BTreeMap<String, TopicLists>> {
     let Some(text) = kept_file::read(path, FILE_MAX)? else { return Ok(BTreeMap::new()) };
     let mut document: Document = serde_json::from_slice(&text)?;
     if document.version != VERSION {
-        return Err(io::Error::other(format!("its layout is {}, not {VERSION}", document.version)));
+        return Err(io::Error::other(format!(
+            "the file has format version {}; expected {VERSION}",
+            document.version
+        )));
     }
     // The file may have been edited: it has the limits of a registry.
     let is_told = |known: &Node| node(&known.host, known.port, known.weight).is_some();
@@ -212,7 +215,7 @@ fn read_file(path: &Path) -> io::Result<BTreeMap<String, Kept>> {
     Ok(document.topics)
 }
 
-fn write_file(path: &Path, topics: BTreeMap<String, Kept>) -> io::Result<()> {
+fn write_file(path: &Path, topics: BTreeMap<String, TopicLists>) -> io::Result<()> {
     kept_file::write(path, &serde_json::to_vec(&Document { version: VERSION, topics })?)
 }
 

@@ -26,7 +26,7 @@ mod source;
 mod subscription;
 mod tally;
 
-pub use registries::{Registries, Wanted};
+pub use registries::{Registries, ServiceQuery};
 pub use sigma_config::discovery::Registry;
 pub use subscription::Subscription;
 pub use tally::Report;

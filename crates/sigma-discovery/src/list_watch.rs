@@ -109,7 +109,7 @@ impl<W: Watched> ListWatch<W> {
                 Heard::Nothing
             }
             Err(trouble) => {
-                tracing::debug!(%trouble, "another watch is begun");
+                tracing::debug!(%trouble, "starting another watch");
                 self.watch = None;
                 Heard::Nothing
             }
@@ -200,13 +200,13 @@ impl Lines {
                 return parsed(line)
                     .await
                     .map(Some)
-                    .map_err(|error| Trouble(format!("a line of a watch is no JSON: {error}")));
+                    .map_err(|error| Trouble(format!("a line of a watch is not JSON: {error}")));
             }
             self.searched = self.rest.len();
             if self.rest.len() > self.most {
                 let most = self.most;
                 return Err(Trouble(format!(
-                    "a line has over {most} bytes (`discovery.limits.answer_bytes`)"
+                    "a line is longer than {most} bytes (`discovery.limits.answer_bytes`)"
                 )));
             }
             match self.response.chunk().await {

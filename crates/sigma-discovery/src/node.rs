@@ -76,7 +76,7 @@ impl LeftOut {
         kept > 0 || self.malformed == 0
     }
 
-    /// Records an entry that is left out.
+    /// Records an entry that is omitted.
     pub(crate) fn note(&mut self, what: &str) {
         if self.count == 0 {
             self.first = what.chars().take(100).collect();
@@ -88,7 +88,7 @@ impl LeftOut {
     pub(crate) fn tell(&self, registry: Registry) {
         let LeftOut { count, first, .. } = self;
         if *count > 0 {
-            tracing::warn!(%registry, count, first, "a registry lists an invalid node; the node is left out");
+            tracing::warn!(%registry, count, first, "a registry lists an invalid node, which is ignored");
         }
     }
 }
@@ -100,7 +100,12 @@ pub(crate) fn list(service: &str, nodes: Vec<Node>, most: u32) -> Arc<[Node]> {
     let mut kept: Vec<Node> =
         nodes.into_iter().filter(|node| seen.insert((node.host.clone(), node.port))).collect();
     if kept.len() > most as usize {
-        tracing::warn!(service, known, used = most, "a service has more nodes than `discovery.limits.nodes`");
+        tracing::warn!(
+            service,
+            known,
+            used = most,
+            "a service has more nodes than `discovery.limits.nodes` allows; the rest is ignored"
+        );
         kept.truncate(most as usize);
     }
     kept.into()

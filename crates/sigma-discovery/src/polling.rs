@@ -8,7 +8,7 @@ use crate::http::Members;
 use crate::source::{Listing, Source, Trouble};
 
 /// A request that any member can serve.
-pub(crate) trait Asked: Send + 'static {
+pub(crate) trait MemberQuery: Send + 'static {
     /// Sends it to this member.
     fn ask(&mut self, address: &RegistryAddress) -> impl Future<Output = Result<Listing, Trouble>> + Send;
 
@@ -24,7 +24,7 @@ pub(crate) struct Polling<A> {
     has_answer: bool,
 }
 
-impl<A: Asked> Polling<A> {
+impl<A: MemberQuery> Polling<A> {
     pub(crate) fn new(asked: A, members: Members, interval: Duration) -> Polling<A> {
         Polling { asked, members, interval, has_answer: false }
     }
@@ -35,7 +35,7 @@ impl<A: Asked> Polling<A> {
     }
 }
 
-impl<A: Asked> Source for Polling<A> {
+impl<A: MemberQuery> Source for Polling<A> {
     async fn next(&mut self) -> Result<Listing, Trouble> {
         if std::mem::take(&mut self.has_answer) {
             tokio::time::sleep(self.interval).await;
@@ -55,7 +55,7 @@ impl<A: Asked> Source for Polling<A> {
             if tries == 0 {
                 return Err(trouble);
             }
-            tracing::warn!(%trouble, "another member of the registry is asked");
+            tracing::warn!(%trouble, "switching to another member of the registry");
         }
     }
 }

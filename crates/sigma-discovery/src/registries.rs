@@ -28,7 +28,7 @@ use crate::tally::{Report, Tally};
 
 /// The service of an upstream.
 #[derive(Debug, Clone, Copy)]
-pub struct Wanted<'w> {
+pub struct ServiceQuery<'w> {
     /// Its registry; not dns.
     pub registry: Registry,
     /// Its name there.
@@ -82,8 +82,8 @@ impl Registries {
     ///
     /// # Errors
     /// Returns an error if the registry has no settings, or cannot have such a service.
-    pub fn follow(&self, wanted: Wanted<'_>) -> Result<Subscription, ServiceProblem> {
-        let Wanted { registry, service, args, grpc } = wanted;
+    pub fn follow(&self, wanted: ServiceQuery<'_>) -> Result<Subscription, ServiceProblem> {
+        let ServiceQuery { registry, service, args, grpc } = wanted;
         check_service(registry, service, args)?;
         let metadata = args.map(|args| args.metadata.clone()).unwrap_or_default();
         let refused = Arc::clone(&self.refused);
@@ -112,8 +112,8 @@ impl Registries {
     fn consul(&self, settings: &Consul, args: Option<&DiscoveryArgs>, part: Part) -> Followed {
         let service = &*part.service;
         if service == "consul" || settings.skip_services.iter().any(|skip| skip == service) {
-            let message = format!("`{service}` is a service that no upstream may use");
-            let hint = "take it out of `discovery.consul.skip_services`; `consul` itself is always there";
+            let message = format!("`{service}` is excluded by `discovery.consul.skip_services`");
+            let hint = "remove it from `discovery.consul.skip_services`; `consul` itself is always excluded";
             return Err(ServiceProblem { place: "service_name", message, hint });
         }
         let last = self.of_consul.as_ref().unwrap_or(&self.last);
@@ -161,9 +161,8 @@ impl Registries {
             _ => part.service.split('/').next().unwrap_or_default(),
         };
         let Some(cluster) = clusters.0.iter().find(|cluster| cluster.id == id) else {
-            let message = format!("`{}` is in no cluster of `discovery.kubernetes`", part.service);
-            let hint =
-                "begin it with the `id` of a cluster where there is a list of them, else with the namespace";
+            let message = format!("`{}` does not name a cluster of `discovery.kubernetes`", part.service);
+            let hint = "begin with the `id` of a cluster if `discovery.kubernetes` is a list, else with the namespace";
             return Err(ServiceProblem { place: "service_name", message, hint });
         };
         let name = if id.is_empty() { Registry::Kubernetes.to_string() } else { format!("kubernetes {id}") };
@@ -367,17 +366,17 @@ fn masked(mut settings: Value) -> Value {
 fn folder<'n>(settings: &ConsulKv, service_name: &'n str) -> Result<&'n str, ServiceProblem> {
     let wrong = |message: String, hint| ServiceProblem { place: "service_name", message, hint };
     let Some((server, folder)) = ConsulKv::folder(service_name) else {
-        return Err(wrong(format!("`{service_name}` is not a folder of Consul keys"), "write <service>"));
+        return Err(wrong(format!("`{service_name}` is not the folder of a Consul key"), "write <service>"));
     };
     let Some(server) = server else { return Ok(folder) };
     if !settings.agents.servers.iter().any(|known| known.base() == server) {
         let message = format!("`{server}` is not in `discovery.consul_kv.servers`");
-        return Err(wrong(message, "name one of these, or write <service> alone"));
+        return Err(wrong(message, "use one of these servers, or write <service> alone"));
     }
     let prefix = settings.prefix.trim_matches('/');
     let below = folder.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('/'));
     below.ok_or_else(|| {
-        let message = format!("`{folder}` is not below `discovery.consul_kv.prefix`, `{prefix}`");
+        let message = format!("`{folder}` does not begin with `discovery.consul_kv.prefix`, `{prefix}`");
         wrong(message, "begin with this prefix")
     })
 }
@@ -391,7 +390,7 @@ fn folder_name(settings: &ConsulKv, folder: &str) -> String {
 fn stand_in(settings: &DefaultService) -> Option<Node> {
     let stand_in = node::node(&settings.host, Some(settings.port), settings.metadata.weight);
     if stand_in.is_none() {
-        tracing::warn!(host = settings.host, "`default_service` names no address; it is not used");
+        tracing::warn!(host = settings.host, "`default_service` has no valid address and is ignored");
     }
     stand_in
 }
@@ -404,8 +403,8 @@ mod tests {
         Registries::new(&serde_json::from_value(value).expect("settings"))
     }
 
-    fn wanted(registry: Registry, service: &str) -> Wanted<'_> {
-        Wanted { registry, service, args: None, grpc: false }
+    fn wanted(registry: Registry, service: &str) -> ServiceQuery<'_> {
+        ServiceQuery { registry, service, args: None, grpc: false }
     }
 
     #[test]
@@ -453,7 +452,7 @@ mod tests {
             tags: vec!["v2".into()],
             ..DiscoveryArgs::default()
         };
-        let wanted = Wanted { args: Some(&args), ..wanted(Registry::Consul, "web") };
+        let wanted = ServiceQuery { args: Some(&args), ..wanted(Registry::Consul, "web") };
         assert_eq!(all.follow(wanted).expect("a subscription").name(), "consul web dc=dc2&tag=v2");
     }
 

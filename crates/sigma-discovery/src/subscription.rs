@@ -36,7 +36,12 @@ impl Part {
             nodes.iter().partition(|node| self.is_refused(node));
         if let Some(first) = refused.first() {
             let (service, count, first) = (&*self.service, refused.len(), &*first.host);
-            tracing::warn!(service, count, first, "a registry names nodes in `discovery.refused_networks`");
+            tracing::warn!(
+                service,
+                count,
+                first,
+                "a registry lists nodes in `discovery.refused_networks`; they are ignored"
+            );
         }
         let mut wanted: Vec<Node> =
             allowed.into_iter().filter(|node| self.is_wanted(node)).cloned().collect();
@@ -121,7 +126,7 @@ impl Subscription {
         });
         loop {
             if changes.changed().await.is_err() {
-                return Err("the task that asks the registry has ended".to_owned());
+                return Err("the task that polls the registry ended".to_owned());
             }
             let told = changes.borrow_and_update().clone();
             match (told.listing, told.trouble) {

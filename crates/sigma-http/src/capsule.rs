@@ -122,7 +122,7 @@ impl CapsuleReader {
     }
 }
 
-/// The bounds of capsules in a stream that is passed on.
+/// The bounds of capsules in a stream that is forwarded.
 #[derive(Debug, Default)]
 pub struct CapsuleBounds {
     /// The beginning of type and length.

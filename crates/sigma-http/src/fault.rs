@@ -156,10 +156,10 @@ fault_kinds! {
         "`Expect` has another value than `100-continue`.",
         "Remove the field in the client.";
     Misdirected Downstream 421 "http_request_misdirected" as "http_request_error",
-        "The TLS session of the client is not for this host.",
-        "The client opens a connection for this host. For client certificates see [TLS](tls.md).";
+        "The TLS session of the client is for another host.",
+        "The client must open a connection for this host. For client certificates see [TLS](tls.md).";
     Loop Gateway 508 "proxy_loop_detected",
-        "The request passed this gateway more often than it may.",
+        "The request passed this gateway more often than `limits.loop_passes` allows.",
         "Correct the upstream that leads back; see `limits.loop_passes`.";
     NoRoute Gateway 404 "no_route" as "destination_not_found",
         "No route matches.",
@@ -180,7 +180,7 @@ fault_kinds! {
         "The route has no upstream, or an object is quarantined.",
         "`detail` says which; `sigma ctl quarantine` lists quarantined objects.";
     NoNode Upstream 503 "destination_unavailable",
-        "The upstream has no node, too few that are well, or not the one that a session is bound to.",
+        "The upstream has no node, too few healthy nodes, or lacks the node of the session.",
         "`sigma ctl upstreams` shows the nodes and why they are out.";
     DnsError Upstream 503 "dns_error",
         "The name servers have no address for the node's name.",
@@ -198,22 +198,22 @@ fault_kinds! {
         "The node did not accept the connection in time.",
         "Check the network; raise `timeout.connect` of the upstream.";
     TlsProtocol Upstream 502 "tls_protocol_error",
-        "The node speaks no TLS, or no version or cipher that the upstream allows.",
+        "The node does not support TLS, or no version or cipher that the upstream allows.",
         "Correct `scheme` or `tls` of the upstream: `http` where the node speaks cleartext.";
     TlsCertificate Upstream 502 "tls_certificate_error",
         "The upstream's settings do not trust the node's certificate.",
-        "Set `tls.ca` of the upstream, or correct the name that is asked for; see [TLS to upstreams](tls.md#tls-to-upstreams).";
+        "Set `tls.ca` of the upstream, or correct the expected name; see [TLS to upstreams](tls.md#tls-to-upstreams).";
     TlsAlert Upstream 502 "tls_alert_received",
         "The node ended the TLS handshake with an alert, for example because it wants a client certificate.",
         "Set the upstream's client certificate.";
     ProtocolMismatch Upstream 502 "http_protocol_error",
-        "The node does not speak the version of HTTP that `scheme` asks for.",
+        "The node does not support the version of HTTP that `scheme` requires.",
         "Correct `scheme` of the upstream.";
     ConnectionTerminated Upstream 502 "connection_terminated",
         "The node closed the connection before a complete response head. A node that expects TLS does so with cleartext.",
         "Read the node's log; use `scheme: https` where the node expects TLS.";
     NodeWithdrawn Upstream 502 "node_withdrawn" as "destination_unavailable",
-        "The node went out while the session was open.",
+        "The node was removed or became unhealthy while the session was open.",
         "Clients reconnect.";
     UpstreamSendTimeout Upstream 504 "connection_write_timeout",
         "The node does not read the request.",
@@ -237,7 +237,7 @@ fault_kinds! {
         "A plugin reads the response, and it is over the plugin's limit.",
         "Raise that limit.";
     UpgradeFailed Upstream 502 "http_upgrade_failed",
-        "The node changed to another protocol than the client asked for.",
+        "The node changed to a protocol that the client did not request.",
         "Correct the service.";
     Overloaded Gateway 503 "upstream_overloaded" as "connection_limit_reached",
         "The limits of the upstream admit no further request.",
@@ -252,7 +252,7 @@ fault_kinds! {
         "Memory for clients is used up.",
         "Raise `limits.held_bytes_per_worker`.";
     Stopping Gateway 503 "gateway_stopping" as "proxy_internal_error",
-        "The gateway stops, and the time of open requests is over.",
+        "The gateway stops, and the time for open requests has ended.",
         "Clients repeat the request; see `timeouts.drain_ms`.";
     OutOfSockets Gateway 503 "connection_limit_reached",
         "This machine has no descriptor, port or buffer for a connection to a node.",
@@ -293,7 +293,7 @@ refusals! {
         "A client began TLS on a listener without TLS.",
         "Use `http://` in the client, or give the listener `tls`.";
     UnknownName None, "unknown_server_name",
-        "A client asked for a name that no certificate is for, or for none at all.",
+        "A client sent a server name (SNI) without a certificate, or no server name.",
         "Add a certificate for the name to `ssls` ([TLS](tls.md)).";
     NoStreamRoute None, "no_stream_route",
         "No stream route matches the session.",

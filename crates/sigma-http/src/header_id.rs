@@ -177,7 +177,7 @@ const fn slot(len: usize, first: u8, before_last: u8) -> usize {
 
 /// A known name.
 #[derive(Clone, Copy)]
-struct Known {
+struct KnownHeader {
     words: Words,
     len: u8,
     id: HeaderId,
@@ -203,7 +203,7 @@ impl Words {
     }
 }
 
-/// Returns the bytes of a name as numbers; numbers of names from 4 bytes on may overlap. Some bytes are left out for a
+/// Returns the bytes of a name as numbers; numbers of names from 4 bytes on may overlap. Some bytes are omitted for a
 /// name that is longer than any known one.
 #[inline]
 const fn words(name: &[u8]) -> [u64; 3] {
@@ -227,11 +227,11 @@ const fn words(name: &[u8]) -> [u64; 3] {
 }
 
 /// Known names by their slot; built at compile time.
-static KNOWN: [Known; SLOTS] = build_known();
+static KNOWN: [KnownHeader; SLOTS] = build_known();
 
-const fn build_known() -> [Known; SLOTS] {
+const fn build_known() -> [KnownHeader; SLOTS] {
     let none = Words { lower: [0; 3], case: [0; 3] };
-    let mut table = [Known { words: none, len: 0, id: HeaderId::Other }; SLOTS];
+    let mut table = [KnownHeader { words: none, len: 0, id: HeaderId::Other }; SLOTS];
     let mut i = 0;
     while i < HeaderId::NAMES.len() {
         let name = HeaderId::NAMES[i].as_bytes();
@@ -246,7 +246,7 @@ const fn build_known() -> [Known; SLOTS] {
         let place = &mut table[slot(len, name[0], name[len - 2])];
         assert!(place.len == 0, "two known names have the same slot: choose another factor");
         let (lower, case) = (words(lower.split_at(len).0), words(case.split_at(len).0));
-        *place = Known { words: Words { lower, case }, len: len as u8, id: HeaderId::IDS[i] };
+        *place = KnownHeader { words: Words { lower, case }, len: len as u8, id: HeaderId::IDS[i] };
         i += 1;
     }
     table

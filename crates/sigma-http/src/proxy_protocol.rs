@@ -82,7 +82,7 @@ pub fn parse(bytes: &[u8], header_bytes: usize) -> Result<Option<(Header, usize)
     } else if begins(bytes, WORD) {
         parse_v1(bytes)
     } else {
-        Err(Invalid("it begins otherwise"))
+        Err(Invalid("it does not begin with PROXY or the signature of version 2"))
     }
 }
 
@@ -123,7 +123,7 @@ fn tcp<'a>(
         *slot = words.next().and_then(port).ok_or(Invalid("a port is malformed"))?;
     }
     if words.next().is_some() {
-        return Err(Invalid("something follows the ports"));
+        return Err(Invalid("extra bytes after the ports"));
     }
     Ok(Header::Ip {
         source: SocketAddr::new(ips[0], ports[0]),
@@ -144,13 +144,13 @@ fn parse_v2(bytes: &[u8], header_bytes: usize) -> Result<Option<(Header, usize)>
         None => return Ok(None),
         Some(0x20) => Command::Local,
         Some(0x21) => Command::Proxy,
-        Some(byte) if byte >> 4 == 2 => return Err(Invalid("its command is neither LOCAL nor PROXY")),
+        Some(byte) if byte >> 4 == 2 => return Err(Invalid("its command is not LOCAL or PROXY")),
         Some(_) => return Err(Invalid("its version is not 2")),
     };
     let Some(fixed) = bytes.get(13..FIXED_BYTES) else { return Ok(None) };
     let len = usize::from(u16::from_be_bytes([fixed[1], fixed[2]]));
     if FIXED_BYTES + len > header_bytes {
-        return Err(Invalid("it is over its limit"));
+        return Err(Invalid("it is too long"));
     }
     let Some(body) = bytes.get(FIXED_BYTES..FIXED_BYTES + len) else { return Ok(None) };
     let header = match command {
@@ -221,9 +221,9 @@ fn path(bytes: &[u8]) -> Box<[u8]> {
 /// Checks the form of the fields behind the addresses (§2.2.1). Their contents are not used.
 fn skip_fields(mut rest: &[u8]) -> Result<(), Invalid> {
     while !rest.is_empty() {
-        let (head, tail) = rest.split_first_chunk::<3>().ok_or(Invalid("a field is cut short"))?;
+        let (head, tail) = rest.split_first_chunk::<3>().ok_or(Invalid("a field is truncated"))?;
         let len = usize::from(u16::from_be_bytes([head[1], head[2]]));
-        rest = tail.get(len..).ok_or(Invalid("a field is cut short"))?;
+        rest = tail.get(len..).ok_or(Invalid("a field is truncated"))?;
     }
     Ok(())
 }
@@ -331,14 +331,14 @@ mod tests {
         for bad in ["65536 2", "+1 2", "01 2", "-1 2", "1", "1 ", "x 2", "1\t2"] {
             check(&format!("PROXY TCP4 1.2.3.4 5.6.7.8 {bad}\r\n"), port.clone());
         }
-        check("PROXY TCP4 1.2.3.4 5.6.7.8 1 2 \r\n", Err("something follows the ports"));
+        check("PROXY TCP4 1.2.3.4 5.6.7.8 1 2 \r\n", Err("extra bytes after the ports"));
         check("PROXY TCP4 1.2.3.4 5.6.7.8 1 2\n", Err("its line does not end in CRLF"));
         let protocol = Err("its protocol is not TCP4, TCP6 or UNKNOWN");
         check("PROXY UDP4 1.2.3.4 5.6.7.8 1 2\r\n", protocol.clone());
         check("PROXY\r\n", protocol.clone());
         check("PROXYTCP4 1.2.3.4 5.6.7.8 1 2\r\n", protocol);
-        check("GET / HTTP/1.1\r\n", Err("it begins otherwise"));
-        check("proxy TCP4", Err("it begins otherwise"));
+        check("GET / HTTP/1.1\r\n", Err("it does not begin with PROXY or the signature of version 2"));
+        check("proxy TCP4", Err("it does not begin with PROXY or the signature of version 2"));
         let fits = format!("PROXY UNKNOWN {}\r\n", "x".repeat(LINE_BYTES - 16));
         check(&fits, Ok(Some(Header::Own)));
         check(&fits.replace("\r\n", "x\r\n"), Err("its line is too long"));
@@ -359,8 +359,8 @@ mod tests {
         check(&with([0x21, 0x11, 0, 12], b"GET /"), Ok(Some(header.clone())));
         check(&with([0x21, 0x11, 0, 17], &[4, 0, 2, 9, 9]), Ok(Some(header.clone())));
         check(&with([0x21, 0x11, 0, 15], &[4, 0, 0]), Ok(Some(header)));
-        check(&with([0x21, 0x11, 0, 14], &[4, 0]), Err("a field is cut short"));
-        check(&with([0x21, 0x11, 0, 16], &[4, 0, 2, 9]), Err("a field is cut short"));
+        check(&with([0x21, 0x11, 0, 14], &[4, 0]), Err("a field is truncated"));
+        check(&with([0x21, 0x11, 0, 16], &[4, 0, 2, 9]), Err("a field is truncated"));
         check(&with([0x21, 0x11, 0, 11], b""), Err("it is too short for its addresses"));
         check(&[0x20, 0, 0, 0], Ok(Some(Header::Own)));
         check(&[0x20, 0xff, 0, 2, 9, 9], Ok(Some(Header::Own)));
@@ -370,11 +370,11 @@ mod tests {
         check(&[0x21, 0x01, 0, 0], Err("its address family is unknown"));
         check(&[0x21, 0x10, 0, 0], Err("its transport is unknown"));
         check(&[0x21, 0x13, 0, 0], Err("its transport is unknown"));
-        check(&[0x22], Err("its command is neither LOCAL nor PROXY"));
+        check(&[0x22], Err("its command is not LOCAL or PROXY"));
         check(&[0x11], Err("its version is not 2"));
         check(&[0x20, 0, 1, 28], Ok(None));
-        check(&[0x20, 0, 1, 29], Err("it is over its limit"));
-        check(&[0x20, 0, 0xff, 0xff], Err("it is over its limit"));
+        check(&[0x20, 0, 1, 29], Err("it is too long"));
+        check(&[0x20, 0, 0xff, 0xff], Err("it is too long"));
     }
 
     fn transport() -> impl Strategy<Value = Transport> {

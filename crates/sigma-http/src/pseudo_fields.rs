@@ -112,7 +112,7 @@ impl RequestHead {
         check_field(field)?;
         match id {
             HeaderId::Te if value != b"trailers" => {
-                return Err(Invalid("TE is something else than trailers"));
+                return Err(Invalid("TE is not trailers"));
             }
             HeaderId::Host if assembly.has_authority => {
                 let host = self.headers.get(HeaderId::Host).unwrap_or_default();
@@ -165,7 +165,7 @@ impl RequestHead {
             (None, Some(path)) if !connect => (pseudo.method, mended.as_deref().unwrap_or(path)),
             (None, None) if connect => (pseudo.method, pseudo.authority.unwrap_or_default()),
             (None, Some(_)) => return Err(Invalid("CONNECT with a :path")),
-            _ => return Err(Invalid("there is no :path")),
+            _ => return Err(Invalid(":path is missing")),
         };
         if method.len() + target.len() + " HTTP/1.1".len() >= limits.line_bytes {
             return Err(ParseError::LineTooLong);
@@ -197,8 +197,8 @@ impl RequestHead {
     fn check_one_host(&self) -> Result<(), ParseError> {
         let mut hosts = self.headers.get_all(HeaderId::Host);
         match (hosts.next(), hosts.next()) {
-            (None, _) => Err(Invalid("there is neither :authority nor Host")),
-            (Some(_), Some(_)) => Err(Invalid("there is more than one Host field")),
+            (None, _) => Err(Invalid(":authority and Host are missing")),
+            (Some(_), Some(_)) => Err(Invalid("more than one Host field")),
             (Some(host), None) if is_authority(host) => Ok(()),
             (Some(_), None) => Err(Invalid("the Host field is invalid")),
         }
@@ -279,7 +279,7 @@ impl Headers {
     /// §6.5.1).
     pub(crate) fn check_trailers(&self) -> Result<(), ParseError> {
         if self.has_any(&OF_THE_HEAD) {
-            return Err(Invalid("a trailer field that belongs into the head"));
+            return Err(Invalid("a trailer field that belongs in the header"));
         }
         Ok(())
     }
@@ -332,7 +332,7 @@ fn check_field(field: &Field<'_>) -> Result<(), ParseError> {
         | HeaderId::KeepAlive
         | HeaderId::ProxyConnection
         | HeaderId::TransferEncoding
-        | HeaderId::Upgrade => Err(Invalid("a connection field in a version without them")),
+        | HeaderId::Upgrade => Err(Invalid("a connection-specific field in HTTP/2 or HTTP/3")),
         _ => Ok(()),
     }
 }
@@ -441,11 +441,11 @@ mod tests {
             ("a", "b\0", "control byte"),
             ("a", " b", "white space"),
             ("a", "b\t", "white space"),
-            ("connection", "close", "connection field"),
-            ("keep-alive", "5", "connection field"),
-            ("proxy-connection", "x", "connection field"),
-            ("transfer-encoding", "chunked", "connection field"),
-            ("upgrade", "h2c", "connection field"),
+            ("connection", "close", "connection-specific field"),
+            ("keep-alive", "5", "connection-specific field"),
+            ("proxy-connection", "x", "connection-specific field"),
+            ("transfer-encoding", "chunked", "connection-specific field"),
+            ("upgrade", "h2c", "connection-specific field"),
             ("te", "gzip", "TE is"),
             ("host", "other", "differ"),
             ("a", &"x".repeat(300), "HeadTooLarge"),

@@ -21,16 +21,16 @@ impl<V> Default for Answers<V> {
 /// A response is given as long as this exists.
 #[derive(Debug)]
 #[must_use]
-pub struct Given<V> {
+pub struct PublishedResponse<V> {
     answers: Arc<Answers<V>>,
     question: Box<str>,
 }
 
 impl<V> Answers<V> {
     /// Sets the response to `question`.
-    pub fn give(self: &Arc<Self>, question: &str, answer: V) -> Given<V> {
+    pub fn give(self: &Arc<Self>, question: &str, answer: V) -> PublishedResponse<V> {
         self.write(|answers| drop(answers.insert(question.into(), answer)));
-        Given { answers: Arc::clone(self), question: question.into() }
+        PublishedResponse { answers: Arc::clone(self), question: question.into() }
     }
 
     /// Returns true if there is any response.
@@ -55,7 +55,7 @@ impl<V: Clone> Answers<V> {
     }
 }
 
-impl<V> Drop for Given<V> {
+impl<V> Drop for PublishedResponse<V> {
     fn drop(&mut self) {
         self.answers.write(|answers| drop(answers.remove(&self.question)));
     }

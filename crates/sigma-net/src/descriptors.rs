@@ -16,11 +16,14 @@ const FIRST: RawFd = 3;
 /// Call it once for each number, before any code opens descriptors with that number.
 ///
 /// # Errors
-/// Returns an error if there is no such descriptor, or if it is a standard stream.
+/// Returns an error if there is no such descriptor, or if descriptors 0 to 2 are the standard streams.
 #[expect(unsafe_code)]
 pub fn adopt(number: RawFd) -> io::Result<OwnedFd> {
     if number < FIRST {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is a standard stream"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "descriptors 0 to 2 are the standard streams",
+        ));
     }
     // SAFETY: a negative number was rejected above, and the borrow ends before any code could close it.
     let flags = fcntl_getfd(unsafe { BorrowedFd::borrow_raw(number) })?;

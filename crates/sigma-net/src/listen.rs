@@ -313,7 +313,7 @@ fn remove_dead_socket(path: &Path) -> io::Result<()> {
         Err(error) => return Err(error),
     };
     if !found.file_type().is_socket() {
-        let text = "a file is there that is no socket; move it away or listen elsewhere";
+        let text = "the path exists and is not a socket; move the file, or use another path";
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
     }
     // Non-blocking: a socket with a full queue has a listener.

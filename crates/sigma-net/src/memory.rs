@@ -115,7 +115,7 @@ pub fn release_code() -> io::Result<usize> {
 
 /// Returns the private, read-only mappings of the file `program` without changed pages, from the kernel's list of a
 /// process: addresses and lengths. Mappings with relocated pointers became read-only after their change; they are
-/// left out.
+/// omitted.
 fn unchanged(smaps: &str, program: &Path) -> Vec<(usize, usize)> {
     let Some(program) = program.to_str().map(|path| format!(" {path}")) else { return Vec::new() };
     let mut found = Vec::new();

@@ -39,14 +39,14 @@ impl SocketLocation {
             return Ok(SocketLocation::Udp(addr));
         }
         if kind != Type::STREAM || !socket.is_listener()? {
-            return Err(other("it is no listening socket"));
+            return Err(other("the descriptor is not a listening socket"));
         }
         if let (Domain::IPV4 | Domain::IPV6, Some(addr)) = (socket.domain()?, addr.as_socket()) {
             return Ok(SocketLocation::Tcp(addr));
         }
         match addr.as_pathname() {
             Some(path) => Ok(SocketLocation::Unix(path.to_owned())),
-            None => Err(other("it is neither of TCP nor a Unix socket with a file")),
+            None => Err(other("the socket is neither TCP nor a Unix socket with a path")),
         }
     }
 }
@@ -71,7 +71,7 @@ impl Sockets {
         for socket in sockets {
             match SocketLocation::of(&socket) {
                 Ok(place) => self.0.entry(place).or_default().push(socket),
-                Err(error) => tracing::warn!(%error, "a descriptor that was handed over is not used"),
+                Err(error) => tracing::warn!(%error, "an inherited descriptor is not used"),
             }
         }
     }

@@ -70,7 +70,7 @@ where
 
 async fn run<F: Future<Output = ()>>(io: Io, is_filtered: bool, main: impl FnOnce() -> F) {
     const NOT_HAD: &str =
-        "io_uring is not to be had here: using epoll (Linux 6.1 has it; a container may forbid it)";
+        "io_uring is not available: using epoll (io_uring needs Linux 6.1, and a container may forbid it)";
     if let Io::Auto(sizes) | Io::Uring(sizes) = io {
         match uring::start(sizes) {
             Ok(()) => drop(tokio::task::spawn_local(kept_up("io_uring", move || uring::run(sizes)))),
@@ -79,7 +79,7 @@ async fn run<F: Future<Output = ()>>(io: Io, is_filtered: bool, main: impl FnOnc
         }
     }
     if is_filtered && let Err(error) = calls::filter() {
-        tracing::warn!(%error, "`process.sandbox`: the system has no filters of system calls; a worker goes without");
+        tracing::warn!(%error, "`process.sandbox`: the system has no seccomp filters; a worker runs without one");
     }
     main().await;
     uring::settle().await;
@@ -104,7 +104,7 @@ pub async fn kept_up<F: Future>(name: &'static str, mut make: impl FnMut() -> F)
         if let Some(output) = ended.await {
             return output;
         }
-        tracing::error!(name, "a part of a worker has panicked and is restarted");
+        tracing::error!(name, "a task of a worker panicked and is restarted");
         tokio::time::sleep(PAUSE).await;
     }
 }

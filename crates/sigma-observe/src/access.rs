@@ -126,7 +126,7 @@ pub enum FormatError {
         suggestion: Option<&'static str>,
     },
     /// A `$` without a name
-    #[error("`$` at byte {at} is not followed by a variable name; a format cannot hold a `$` of its own")]
+    #[error("`$` at byte {at} is not followed by a variable name; a format cannot contain a literal `$`")]
     NoName {
         /// The offset of the `$`.
         at: usize,

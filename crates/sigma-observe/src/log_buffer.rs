@@ -44,7 +44,7 @@ pub enum LogTarget {
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// The file or its directory cannot be made
-    #[error("cannot open the log file {path}: {source}; check that its directory can be written")]
+    #[error("cannot open the log file {path}: {source}; check that the gateway may write to its folder")]
     Open {
         /// The file.
         path: PathBuf,
@@ -104,7 +104,7 @@ struct Requests {
 }
 
 impl Requests {
-    /// Returns true if the wait for a stalled reader is over.
+    /// Returns true if the wait for a stalled reader has ended.
     fn is_over(&self) -> bool {
         self.close.get().is_some_and(|since| since.elapsed() >= LAST_WAIT)
     }
@@ -353,7 +353,9 @@ impl Writer {
                     self.end_line();
                     self.output = output;
                 }
-                Err(error) => tracing::error!(%error, "log file not reopened, the old one stays in use"),
+                Err(error) => {
+                    tracing::error!(%error, "cannot reopen the log file; the old file stays in use")
+                }
             }
         }
         let (bytes, lines, origin) = match message {
@@ -374,13 +376,13 @@ impl Writer {
                 self.failing = false;
                 tracing::warn!(
                     lines_lost = self.requests.lines_lost.load(Ordering::Relaxed),
-                    "log is written again"
+                    "the log is written again"
                 );
             }
             Ok(()) => {}
             Err(error) => {
                 if !self.failing {
-                    tracing::error!(%error, target = ?self.target, "log cannot be written, lines are lost");
+                    tracing::error!(%error, target = ?self.target, "cannot write the log; lines are lost");
                 }
                 self.failing = true;
             }

@@ -58,7 +58,7 @@ pub fn open_own(path: &Path, mode: u32) -> io::Result<File> {
     options.read(true).write(true).create(true).truncate(false).mode(mode);
     let file = match options.custom_flags(flags(OFlags::NOFOLLOW | OFlags::NONBLOCK)).open(path) {
         Err(error) if Errno::from_io_error(&error) == Some(Errno::LOOP) => {
-            return Err(refused("it is a link: remove it, or name another file"));
+            return Err(refused("the file is a symbolic link: remove it, or name another file"));
         }
         opened => opened?,
     };
@@ -67,10 +67,10 @@ pub fn open_own(path: &Path, mode: u32) -> io::Result<File> {
         return Err(refused("it is not a regular file"));
     }
     if facts.uid() != rustix::process::geteuid().as_raw() {
-        return Err(refused("it is another user's file: remove it, or name another one"));
+        return Err(refused("the file belongs to another user: remove it, or name another file"));
     }
     if facts.nlink() > 1 {
-        return Err(refused("the file has another name (a hard link): remove it, or name another one"));
+        return Err(refused("the file is a hard link: remove it, or name another file"));
     }
     Ok(file)
 }
@@ -85,7 +85,7 @@ fn target(path: &Path) -> io::Result<PathBuf> {
     let link =
         OpenOptions::new().read(true).custom_flags(flags(OFlags::PATH | OFlags::NOFOLLOW)).open(path)?;
     if !is_trusted(&link.metadata()?) {
-        return Err(refused("it is a link that belongs to another user"));
+        return Err(refused("the file is a symbolic link of another user"));
     }
     let to = readlinkat(&link, "", Vec::new())?;
     let folder = path.parent().unwrap_or(Path::new(""));
@@ -146,7 +146,7 @@ mod tests {
         open_own(&path("new"), 0o644).unwrap();
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(path("new"), Some(12345), None).unwrap();
-            assert!(open_own(&path("new"), 0o644).unwrap_err().to_string().contains("another user's"));
+            assert!(open_own(&path("new"), 0o644).unwrap_err().to_string().contains("another user"));
         }
     }
 }

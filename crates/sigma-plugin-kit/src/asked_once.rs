@@ -1,15 +1,15 @@
-//! Facts that many requests need from a service: it is asked once, and the answer is used for a while.
+//! Facts that many requests need from a service: it is queried once, and the response is used for a while.
 
 use std::rc::Rc;
 
-use sigma_plugin::outbound::{Answer, Call, CallError};
+use sigma_plugin::outbound::{Call, CallError, ServiceResponse};
 use sigma_plugin::{Context, Env, Step};
 
-use crate::decisions::{Bound, Decisions, Key, Known};
+use crate::decisions::{Bound, DecisionState, Decisions, Key};
 
-/// The value read from an answer, and the milliseconds for which it is used. None for an answer that only the waiting
-/// requests use.
-pub type Read<V> = Box<dyn FnOnce(Result<Answer, CallError>) -> (V, Option<u64>)>;
+/// The value read from a response, and the milliseconds for which it is used. None for a response that only the
+/// waiting requests use.
+pub type Read<V> = Box<dyn FnOnce(Result<ServiceResponse, CallError>) -> (V, Option<u64>)>;
 
 /// The question.
 pub struct CachedCall<V, C> {
@@ -17,7 +17,7 @@ pub struct CachedCall<V, C> {
     pub key: Key,
     /// Makes the call.
     pub call: C,
-    /// Reads the answer.
+    /// Reads the response.
     pub read: Read<V>,
 }
 
@@ -41,13 +41,13 @@ impl<V: 'static, C: FnOnce(&Context, &Env<'_>) -> Call + 'static> CachedCall<V, 
         then: impl FnOnce(&V, &mut Context, &Env<'_>) -> Step + 'static,
     ) -> Step {
         match known::<V>(env).look(self.key, env.now_ms) {
-            Known::Decided(value) => then(&value, ctx, env),
-            Known::Asked(pending) => Step::wait(pending.wait(), move |value, ctx, env| match value {
+            DecisionState::Decided(value) => then(&value, ctx, env),
+            DecisionState::Asked(pending) => Step::wait(pending.wait(), move |value, ctx, env| match value {
                 Some(value) => then(&value, ctx, env),
                 // The client of the request that asked has left.
                 None => self.ask_within(bound, ctx, env, then),
             }),
-            Known::Nothing(asking) => {
+            DecisionState::Nothing(asking) => {
                 let CachedCall { call, read, .. } = self;
                 Step::wait(env.outbound.call(call(ctx, env)), move |answer, ctx, env| {
                     let (value, kept_ms) = read(answer);

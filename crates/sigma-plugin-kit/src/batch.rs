@@ -1,6 +1,6 @@
 //! Log entries collected and sent in batches, for all plugins that send logs.
 //!
-//! Workers hand over an entry and go on; everything else happens on the control thread's runtime. Entries that a
+//! Workers hand over an entry and continue; everything else happens on the control thread's runtime. Entries that a
 //! server does not accept in time are dropped and counted; no worker waits for them.
 
 use std::collections::HashMap;

@@ -30,28 +30,28 @@ impl Budget {
     /// Returns an error if a value is not a number of bytes.
     pub fn of(build: &Build<'_>) -> Result<Budget, String> {
         let told = Option::<Budget>::deserialize(build.node.attribute(build.plugin));
-        let wrong = |_| format!("plugin_attr.{}.worker_bytes is no number of bytes", build.plugin);
+        let wrong = |_| format!("plugin_attr.{}.worker_bytes is not a number of bytes", build.plugin);
         Ok(told.map_err(wrong)?.unwrap_or_default())
     }
 
     /// Returns an empty share.
-    pub fn share(self, held: Rc<Held>) -> Share {
-        Share { held, limit: self.worker_bytes, bytes: held::Held::default() }
+    pub fn share(self, held: Rc<WorkerBytes>) -> Share {
+        Share { held, limit: self.worker_bytes, bytes: held::CountedBytes::default() }
     }
 }
 
 /// Bytes that are taken now; a part of the worker.
 #[derive(Debug, Default)]
-pub struct Held(Cell<usize>);
+pub struct WorkerBytes(Cell<usize>);
 
-/// A share of [`Held`], given back when it is dropped.
+/// A share of [`WorkerBytes`], given back when it is dropped.
 #[derive(Debug)]
 pub struct Share {
-    held: Rc<Held>,
+    held: Rc<WorkerBytes>,
     /// Bytes that all shares may have together.
     limit: usize,
     /// The bytes of this share, in the worker's budget.
-    bytes: held::Held,
+    bytes: held::CountedBytes,
 }
 
 impl Share {
@@ -83,7 +83,7 @@ impl Drop for Share {
 impl Share {
     /// Returns an empty share of `held`, where all shares together may have `limit` bytes.
     #[must_use]
-    pub fn within(limit: usize, held: &Rc<Held>) -> Share {
+    pub fn within(limit: usize, held: &Rc<WorkerBytes>) -> Share {
         Budget { worker_bytes: limit }.share(Rc::clone(held))
     }
 }
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn shares_are_given_back() {
-        let held = Rc::new(Held::default());
+        let held = Rc::new(WorkerBytes::default());
         let mut first = Share::within(10, &held);
         first.grow(6);
         first.grow(2);

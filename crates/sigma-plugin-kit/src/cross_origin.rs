@@ -2,8 +2,8 @@
 
 use sigma_plugin::Context;
 
-/// The fields of a request that ask for access from another origin, as the client sent them. A plugin that decides about
-/// them keeps this value for the exchange.
+/// The fields of a request that request access from another origin, as the client sent them. A plugin that decides
+/// about them keeps this value for the exchange.
 #[derive(Clone, Default)]
 pub struct CrossOrigin {
     /// The value of `Origin`, if it is text.

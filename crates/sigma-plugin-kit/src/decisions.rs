@@ -83,7 +83,7 @@ impl Bound {
     /// Returns an error if a value is not a number.
     pub fn of(build: &Build<'_>) -> Result<Bound, String> {
         let told = Option::<Bound>::deserialize(build.node.attribute(build.plugin));
-        let wrong = |_| format!("plugin_attr.{}.worker_decisions is no number", build.plugin);
+        let wrong = |_| format!("plugin_attr.{}.worker_decisions is not a number", build.plugin);
         Ok(told.map_err(wrong)?.unwrap_or_default())
     }
 }
@@ -101,7 +101,7 @@ struct Decided<V> {
 }
 
 /// The state of a question.
-pub enum Known<V> {
+pub enum DecisionState<V> {
     /// The decision.
     Decided(Rc<V>),
     /// Another request asks already; see [`Pending::wait`].
@@ -110,10 +110,10 @@ pub enum Known<V> {
     Nothing(Asking<V>),
 }
 
-/// An answer that another request waits for as well.
+/// A response that another request waits for as well.
 pub struct Pending<V>(watch::Receiver<Option<Rc<V>>>);
 
-/// A question that is being asked. If it is dropped without an answer, another request may ask.
+/// A question that is being asked. If it is dropped without a response, another request may ask.
 pub struct Asking<V> {
     decisions: Rc<Decisions<V>>,
     key: Key,
@@ -128,17 +128,17 @@ impl<V> Default for Decisions<V> {
 
 impl<V> Decisions<V> {
     /// Returns the state at `now_ms`, by the worker's clock.
-    pub fn look(self: &Rc<Self>, key: Key, now_ms: u64) -> Known<V> {
+    pub fn look(self: &Rc<Self>, key: Key, now_ms: u64) -> DecisionState<V> {
         if let Some(value) = self.decided(&key, now_ms) {
-            return Known::Decided(value);
+            return DecisionState::Decided(value);
         }
         let mut asked = self.asked.borrow_mut();
         if let Some(pending) = asked.get(&key) {
-            return Known::Asked(Pending(pending.clone()));
+            return DecisionState::Asked(Pending(pending.clone()));
         }
         let (tell, pending) = watch::channel(None);
         asked.insert(key, pending);
-        Known::Nothing(Asking { decisions: Rc::clone(self), key, tell })
+        DecisionState::Nothing(Asking { decisions: Rc::clone(self), key, tell })
     }
 
     fn decided(&self, key: &Key, now_ms: u64) -> Option<Rc<V>> {
@@ -156,7 +156,7 @@ impl<V> Decisions<V> {
 }
 
 impl<V> Asking<V> {
-    /// Sets the answer, which all waiting requests get. It is remembered until `until_ms` if that is given.
+    /// Sets the response, which all waiting requests get. It is remembered until `until_ms` if that is given.
     pub fn answer(self, value: &Rc<V>, until_ms: Option<u64>, bound: Bound) {
         if let Some(until_ms) = until_ms {
             let [young, old] = &mut *self.decisions.tables.borrow_mut();
@@ -176,7 +176,7 @@ impl<V> Drop for Asking<V> {
 }
 
 impl<V> Pending<V> {
-    /// Waits for the answer. None if the asking request has given up.
+    /// Waits for the response. None if the asking request has given up.
     pub async fn wait(mut self) -> Option<Rc<V>> {
         self.0.wait_for(Option::is_some).await.ok()?.clone()
     }
@@ -190,14 +190,14 @@ mod tests {
 
     fn asking(decisions: &Rc<Decisions<u32>>, key: Key, now_ms: u64) -> Asking<u32> {
         match decisions.look(key, now_ms) {
-            Known::Nothing(asking) => asking,
+            DecisionState::Nothing(asking) => asking,
             _ => panic!("something is known"),
         }
     }
 
     fn decided(decisions: &Rc<Decisions<u32>>, key: Key, now_ms: u64) -> Option<u32> {
         match decisions.look(key, now_ms) {
-            Known::Decided(value) => Some(*value),
+            DecisionState::Decided(value) => Some(*value),
             _ => None,
         }
     }
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(decided(&decisions, [2; 32], 0), None);
         asking(&decisions, [1; 32], 1_000).answer(&Rc::new(8), Some(2_000), BOUND);
         assert_eq!(decided(&decisions, [1; 32], 1_000), Some(8));
-        // An answer that is not kept reaches only the waiting requests.
+        // A response that is not kept reaches only the waiting requests.
         asking(&decisions, [3; 32], 0).answer(&Rc::new(9), None, BOUND);
         assert_eq!(decided(&decisions, [3; 32], 0), None);
     }
@@ -250,7 +250,7 @@ mod tests {
     async fn one_request_asks_for_all_waiting_ones() {
         let decisions = Rc::new(Decisions::default());
         let pending = |decisions: &Rc<Decisions<u32>>| match decisions.look([1; 32], 0) {
-            Known::Asked(pending) => pending,
+            DecisionState::Asked(pending) => pending,
             _ => panic!("nobody asks"),
         };
         let first = asking(&decisions, [1; 32], 0);

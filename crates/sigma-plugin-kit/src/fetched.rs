@@ -70,7 +70,7 @@ pub enum Turn {
     Use,
     /// It waits.
     Wait(Pin<Box<dyn Future<Output = ()>>>),
-    /// It goes on without the document.
+    /// It continues without the document.
     Refuse,
 }
 

@@ -15,7 +15,7 @@ const FREE_BYTES: usize = 1 << 20;
 /// The reason why bytes were not decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
-    /// The result is over the limit, or out of proportion to the input.
+    /// The result exceeds the limit, or out of proportion to the input.
     TooLong,
     /// The encoding of the input is invalid.
     Broken,

@@ -70,7 +70,7 @@ impl PublicKey {
     /// Returns an error, which is a sentence, if it contains no public key of this algorithm.
     pub fn parse(pem: &str, algorithm: PairAlgorithm) -> Result<PublicKey, String> {
         let der = section(pem, &["PUBLIC KEY", "RSA PUBLIC KEY"]);
-        let (_, der) = der.ok_or("public_key: it is no PEM text with a public key")?;
+        let (_, der) = der.ok_or("public_key: it is not a PEM text with a public key")?;
         let key = ParsedPublicKey::new(algorithm.verification(), der)
             .map_err(|_| format!("public_key: it is no key for {}", algorithm.name()))?;
         Ok(PublicKey { algorithm, key: Box::new(key) })
@@ -129,7 +129,7 @@ impl Signer {
     /// Returns an error, which is a sentence, if it contains no private key of this algorithm.
     pub fn parse(pem: &str, algorithm: PairAlgorithm) -> Result<Signer, String> {
         let der = section(pem, &["PRIVATE KEY"]);
-        let (_, der) = der.ok_or("private_key: it is no PEM text with a private key (PKCS #8)")?;
+        let (_, der) = der.ok_or("private_key: it is not a PEM text with a private key (PKCS #8)")?;
         let wrong = |_| format!("private_key: it is no key for {}", algorithm.name());
         Ok(match algorithm {
             PairAlgorithm::RsaPssSha512 | PairAlgorithm::RsaV15Sha256 => {

@@ -267,7 +267,7 @@ impl<S: Sink> Plugin for Logger<S> {
     }
 }
 
-/// Returns the request body if a plugin has read it, without a limit of its own.
+/// Returns the request body if a plugin has read it, without its own limit.
 pub fn request_body(ctx: &Context) -> Option<String> {
     ctx.seen_request_body(MAX_BODY_BYTES).map(|body| text_of(&body))
 }
@@ -413,7 +413,7 @@ fn decoded<'b>(body: &'b [u8], coding: Option<&[u8]>, limit: usize) -> Cow<'b, [
     } else if coding.eq_ignore_ascii_case(b"br") {
         brotli::Decompressor::new(body, 4096).take(limit).read_to_end(&mut out)
     } else {
-        Err(std::io::Error::other("the content coding is not known"))
+        Err(std::io::Error::other("the content coding is unknown"))
     };
     match result {
         Ok(_) => Cow::Owned(out),
@@ -421,7 +421,7 @@ fn decoded<'b>(body: &'b [u8], coding: Option<&[u8]>, limit: usize) -> Cow<'b, [
             static COMPLAINT: LogThrottle = LogThrottle::new();
             if let Some(left_out) = COMPLAINT.due() {
                 let coding = text_of(coding);
-                tracing::warn!(left_out, %error, ?coding, "a response body is logged as it was sent");
+                tracing::warn!(left_out, %error, ?coding, "a response body is logged without decoding");
             }
             Cow::Borrowed(body)
         }

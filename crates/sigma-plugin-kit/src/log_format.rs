@@ -146,7 +146,7 @@ impl LogFormat {
         })
     }
 
-    /// Adds the values to an entry. Absent values are left out.
+    /// Adds the values to an entry. Absent values are omitted.
     pub fn fill(&self, of: &impl Subject, bodies: Bodies<'_>, out: &mut Map<String, Value>) {
         for (name, item) in &self.0 {
             if let Some(value) = item.value(of, bodies) {
@@ -161,7 +161,7 @@ impl Item {
         match value {
             Value::Object(_) if depth >= MAX_DEPTH => {
                 tracing::warn!(
-                    "log_format nests deeper than {MAX_DEPTH} objects; deeper objects are left out"
+                    "log_format is nested deeper than {MAX_DEPTH} objects; deeper objects are dropped"
                 );
                 Item::Literal(Value::Object(Map::new()))
             }

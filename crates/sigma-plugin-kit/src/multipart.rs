@@ -32,17 +32,17 @@ pub fn parts<'b>(body: &'b [u8], boundary: &str, most: usize) -> Result<Vec<Part
     let mut found = Vec::new();
     while !rest.starts_with(b"--") {
         let blanks = rest.iter().take_while(|b| matches!(b, b' ' | b'\t')).count();
-        rest = rest[blanks..].strip_prefix(b"\r\n").ok_or("a line end behind the boundary is missing")?;
+        rest = rest[blanks..].strip_prefix(b"\r\n").ok_or("the line end after the boundary is missing")?;
         let (part, after) = split_once(rest, &delimiter).ok_or("the last boundary is missing")?;
         // A part may have no field; then the empty line is its first.
         let (head, content) = match part.strip_prefix(b"\r\n") {
             Some(content) => (&b""[..], content),
-            None => split_once(part, b"\r\n\r\n").ok_or("a part has no end of its fields")?,
+            None => split_once(part, b"\r\n\r\n").ok_or("a part has no empty line after its fields")?,
         };
         if found.len() == most {
             return Err(format!("more than {most} values"));
         }
-        let head = std::str::from_utf8(head).map_err(|_| "it is no UTF-8")?;
+        let head = std::str::from_utf8(head).map_err(|_| "it is not UTF-8")?;
         let name = field(head, "content-disposition").and_then(|value| parameter(value, "name"));
         let media_type = field(head, "content-type").map(str::to_owned);
         found.push(Part { name: name.ok_or("a part has no name")?, media_type, content });

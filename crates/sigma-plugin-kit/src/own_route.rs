@@ -1,7 +1,7 @@
 //! Responses from another route of this gateway, for error pages and fallbacks.
 
 use sigma_http::{HeaderId, Headers, Method};
-use sigma_plugin::outbound::{Answer, Call, GATEWAY, GATEWAY_INTERNAL, named_internal};
+use sigma_plugin::outbound::{Call, GATEWAY, GATEWAY_INTERNAL, ServiceResponse, named_internal};
 use sigma_plugin::{Context, Reply};
 
 use crate::fields::frames;
@@ -97,8 +97,8 @@ fn fields(ctx: &Context) -> Headers {
 }
 
 /// Returns the response with this status.
-pub fn reply(answer: Answer, status: u16) -> Reply {
-    let Answer { headers, body, .. } = answer;
+pub fn reply(answer: ServiceResponse, status: u16) -> Reply {
+    let ServiceResponse { headers, body, .. } = answer;
     // The response to HEAD names the length of a body that it does not have.
     let length = headers.get(HeaderId::ContentLength).filter(|_| body.is_empty());
     let unsent_length = length.and_then(|length| std::str::from_utf8(length).ok()?.parse().ok());

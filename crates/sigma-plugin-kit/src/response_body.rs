@@ -45,14 +45,14 @@ pub enum Scope {
     Global,
 }
 
-/// The treatment of a body that cannot be filtered: it is over the limit, or has an unknown encoding.
+/// The treatment of a body that cannot be filtered: it exceeds the limit, or has an unknown encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Unfiltered {
     // The response breaks off.
     /// The response is cut off.
     Cut,
-    // If the body is over the limit, the held part is filtered.
+    // If the body exceeds the limit, the held part is filtered.
     /// The response passes unchanged.
     Pass,
 }
@@ -148,13 +148,13 @@ impl Encoding {
 
 const TOO_LONG: Fault = Fault::new(
     FaultKind::ResponseBodyTooLarge,
-    "the body is over max_resp_body_size, or out of proportion to its encoded form",
+    "the body exceeds max_resp_body_size, or its compression ratio is too high",
 );
 const WORKER_FULL: Fault =
-    Fault::new(FaultKind::MemoryLimit, "the bodies that response-rewrite holds are over their limit");
+    Fault::new(FaultKind::MemoryLimit, "the bodies that response-rewrite buffers exceed their limit");
 const UNREADABLE: Fault =
-    Fault::new(FaultKind::ResponseCoding, "the body is encoded in a way that filters cannot read");
-const BROKEN: Fault = Fault::new(FaultKind::ResponseCoding, "the body is not encoded as it says");
+    Fault::new(FaultKind::ResponseCoding, "filters cannot read the content coding of the body");
+const BROKEN: Fault = Fault::new(FaultKind::ResponseCoding, "the body does not match its Content-Encoding");
 
 /// A filter that holds a body back up to the limit, and replaces matches when it is complete.
 pub struct Filtering {
@@ -196,7 +196,7 @@ impl Filtering {
         if let Some(left_out) = COMPLAINT.due() {
             tracing::warn!(
                 left_out,
-                "response-rewrite: a body is over max_resp_body_size, its rest passes unfiltered"
+                "response-rewrite: a body exceeds max_resp_body_size; the rest is not filtered"
             );
         }
         self.passes = true;
@@ -239,7 +239,7 @@ impl Filtering {
 fn give_up(fault: Fault, out: &mut Pieces) {
     static COMPLAINT: LogThrottle = LogThrottle::new();
     if let Some(left_out) = COMPLAINT.due() {
-        tracing::error!(left_out, "response-rewrite: a response is cut off: {}", fault.reason);
+        tracing::error!(left_out, "response-rewrite: a response was cut off: {}", fault.reason);
     }
     out.fail(fault);
 }
@@ -269,14 +269,14 @@ mod tests {
     use std::rc::Rc;
 
     use super::*;
-    use crate::budget::Held;
+    use crate::budget::WorkerBytes;
 
     const LIMIT: usize = 64 << 10;
 
     fn filtering(
         unfiltered: Unfiltered,
         encoding: Encoding,
-        held: &Rc<Held>,
+        held: &Rc<WorkerBytes>,
         replacement: &str,
     ) -> Filtering {
         let substitution = Substitution::new("a", replacement, "").unwrap();
@@ -342,7 +342,7 @@ mod tests {
     #[test]
     fn every_step_has_a_limit() {
         let check = |unfiltered, encoding, replacement: &str, body: &[u8], expected: Result<usize, &str>| {
-            let held = Rc::new(Held::default());
+            let held = Rc::new(WorkerBytes::default());
             let mut filter = filtering(unfiltered, encoding, &held, replacement);
             assert_eq!(run(&mut filter, body), expected, "{unfiltered:?} {encoding:?} {replacement}");
             drop(filter);
@@ -373,7 +373,7 @@ mod tests {
 
     #[test]
     fn the_bodies_of_a_worker_share_a_limit() {
-        let held = Rc::new(Held::default());
+        let held = Rc::new(WorkerBytes::default());
         let new = || filtering(Unfiltered::Cut, Encoding::Identity, &held, "");
         let (mut one, mut two, mut three) = (new(), new(), new());
         let body = vec![b'x'; LIMIT];

@@ -96,7 +96,7 @@ impl ServerLocation {
     async fn addresses(&self) -> Result<Vec<SocketAddr>, String> {
         let found = lookup_host((&*self.host.0, self.port)).await.map_err(|error| error.to_string())?;
         let found: Vec<SocketAddr> = found.collect();
-        if found.is_empty() { Err("the name has no address".to_owned()) } else { Ok(found) }
+        if found.is_empty() { Err("the host name has no address".to_owned()) } else { Ok(found) }
     }
 
     async fn connect(&self) -> Result<Stream, String> {
@@ -113,7 +113,7 @@ impl ServerLocation {
     fn warn_of_cleartext(&self) {
         let ServerLocation { plugin, host: Host(host), port, .. } = self;
         if is_remote(host) {
-            tracing::warn!("{plugin}: entries are sent to {host}:{port} in the clear");
+            tracing::warn!("{plugin}: entries are sent to {host}:{port} in cleartext");
         }
     }
 }
@@ -145,7 +145,7 @@ pub fn warnings(conf: &Value, with_tls: &[&str]) -> Vec<Problem> {
     let mut found = Vec::new();
     let is = |field: &str| conf.get(field) == Some(&Value::Bool(true));
     if is("tls") && !is("ssl_verify") {
-        let message = "another server can receive the entries";
+        let message = "another server can impersonate the receiver and get the entries";
         found.push(Problem::new("tls", "unverified", message).hint("set `ssl_verify` to true"));
     }
     for field in with_tls.iter().filter(|field| !is("tls") && conf.get(**field).is_some_and(says)) {
@@ -263,14 +263,14 @@ impl TcpServer {
         let received = async {
             let length = stream.read_u32().await.map_err(|error| error.to_string())? as usize;
             if length > longest {
-                return Err(format!("the answer is longer than {longest} bytes"));
+                return Err(format!("the response is longer than {longest} bytes"));
             }
             let mut answer = Vec::new();
             // Memory grows with the received bytes, regardless of the announced length.
             stream.take(length as u64).read_to_end(&mut answer).await.map_err(|error| error.to_string())?;
             match answer.len() == length {
                 true => Ok(answer),
-                false => Err("the connection ended within an answer".to_owned()),
+                false => Err("the connection ended during a response".to_owned()),
             }
         };
         self.place.in_time(Act::Receive, received).await
@@ -364,7 +364,7 @@ impl UdpServer {
             && let Some(left_out) = self.complaint.due()
         {
             let plugin = self.place.plugin;
-            tracing::error!(left_out, too_long, "{plugin}: entries that fit into no datagram were dropped");
+            tracing::error!(left_out, too_long, "{plugin}: entries too large for a datagram were dropped");
         }
         Ok(())
     }

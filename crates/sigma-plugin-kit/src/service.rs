@@ -47,15 +47,16 @@ impl Keepalive {
 /// Returns warnings about settings with which others can read or answer requests to `whom`, such as `the agent`,
 /// whose URLs are in `fields`.
 pub fn warnings(conf: &Value, fields: &[&str], whom: &str) -> Vec<Problem> {
-    let asked = format!("{whom} is asked in cleartext");
+    let asked = format!("{whom} is called in cleartext");
     let clear = fields.iter().filter_map(|field| cleartext(conf, field, &asked));
-    clear.chain(unverified(conf, &format!("another server can answer instead of {whom}"))).collect()
+    clear.chain(unverified(conf, &format!("another server can impersonate {whom}"))).collect()
 }
 
 /// Returns a warning if the URL in a field has no TLS and is on another machine.
 pub fn cleartext(conf: &Value, field: &str, message: &str) -> Option<Problem> {
     let url = conf.get(field).and_then(Value::as_str).unwrap_or_default();
-    let problem = || Problem::new(field, "cleartext", message).hint("use https where others may listen");
+    let problem =
+        || Problem::new(field, "cleartext", message).hint("use https unless the network is trusted");
     (url.starts_with("http://") && is_exposed(url)).then(problem)
 }
 

@@ -44,7 +44,7 @@ pub struct Substitution {
     replacement: Vec<Piece>,
 }
 
-/// The result is over its limit.
+/// The result exceeds its limit.
 #[derive(Debug, PartialEq, Eq)]
 pub struct TooLong;
 

@@ -67,8 +67,8 @@ impl Format {
                 Some('D') => parts.extend(Format::parse("%m/%d/%y")?.0),
                 Some('h') => parts.push(Part::Conversion('b')),
                 Some(name) if CONVERSIONS.contains(name) => parts.push(Part::Conversion(name)),
-                Some(name) => return Err(format!("`%{name}` is no conversion of strftime")),
-                None => return Err("a `%` at the end is no conversion of strftime; write `%%`".to_owned()),
+                Some(name) => return Err(format!("`%{name}` is not a conversion of strftime")),
+                None => return Err("a `%` at the end is not a conversion of strftime; write `%%`".to_owned()),
             }
         }
         Ok(Format(parts))
@@ -227,7 +227,7 @@ mod tests {
         ] {
             check(unix_s, "%G %g %V %j", expected);
         }
-        assert_eq!(Format::parse("%Q").unwrap_err(), "`%Q` is no conversion of strftime");
+        assert_eq!(Format::parse("%Q").unwrap_err(), "`%Q` is not a conversion of strftime");
         assert!(Format::parse("%Y%").is_err());
     }
 }

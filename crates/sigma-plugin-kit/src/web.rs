@@ -1,5 +1,5 @@
 //! Documents that are fetched from services, such as issuers of tokens, and requests to them: on the control thread's
-//! runtime, outside the gateway's own requests. A worker waits for the answer as a task.
+//! runtime, outside the gateway's own requests. A worker waits for the response as a task.
 //!
 //! Their addresses come from the configuration and from the provider's own documents, and so no earlier than a
 //! request needs them: that is why these calls do not use an upstream of the gateway.
@@ -18,7 +18,7 @@ use tokio::sync::{OnceCell, oneshot};
 
 use crate::json_body;
 
-/// Most bytes of an answer unless more are wanted. Sets of keys and documents of providers have a few thousand.
+/// Most bytes of a response unless more are wanted. Sets of keys and documents of providers have a few thousand.
 const ANSWER_BYTES: usize = 256 << 10;
 
 /// A URL with `http` or `https`.
@@ -30,7 +30,7 @@ impl TryFrom<String> for Address {
     type Error = String;
 
     fn try_from(text: String) -> Result<Address, String> {
-        let url = reqwest::Url::parse(&text).map_err(|error| format!("`{text}` is no URL: {error}"))?;
+        let url = reqwest::Url::parse(&text).map_err(|error| format!("`{text}` is not a URL: {error}"))?;
         if !matches!(url.scheme(), "http" | "https") {
             return Err(format!("the scheme of `{text}` is neither http nor https"));
         }
@@ -96,7 +96,7 @@ pub struct WebSettings {
     pub verify: bool,
     /// The proxies on the way.
     pub proxies: Vec<Proxy>,
-    /// Most bytes of an answer; one with more is an error.
+    /// Most bytes of a response; one with more is an error.
     pub answer_bytes: usize,
 }
 
@@ -123,7 +123,7 @@ impl WebSettings {
 
 impl Proxy {
     fn made(&self) -> Result<reqwest::Proxy, String> {
-        let failed = |error: &dyn fmt::Display| format!("the proxy {} cannot be used: {error}", self.address);
+        let failed = |error: &dyn fmt::Display| format!("the proxy {} is invalid: {error}", self.address);
         let url = self.address.0.clone();
         let proxy = if self.is_for_tls { reqwest::Proxy::https(url) } else { reqwest::Proxy::http(url) };
         let mut proxy = proxy.map_err(|error| failed(&causes(error)))?;
@@ -143,7 +143,7 @@ pub struct Web {
     client: OnceCell<reqwest::Client>,
 }
 
-/// A complete answer.
+/// A complete response.
 pub struct Reply {
     /// The status code.
     pub status: u16,
@@ -171,7 +171,7 @@ impl Web {
                 .tls_danger_accept_invalid_certs(!settings.verify);
             let proxies: Result<Vec<_>, _> = settings.proxies.iter().map(Proxy::made).collect();
             let builder = proxies?.into_iter().fold(builder, reqwest::ClientBuilder::proxy);
-            builder.build().map_err(|error| format!("the HTTP client cannot be made: {}", causes(error)))
+            builder.build().map_err(|error| format!("cannot create the HTTP client: {}", causes(error)))
         };
         self.client.get_or_try_init(make).await
     }
@@ -191,15 +191,15 @@ impl Web {
     /// Sends a request.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if no answer comes whole and in time.
+    /// Returns an error, which is a sentence, if no response comes whole and in time.
     pub async fn put(&self, address: &Address, question: WebRequest) -> Result<Reply, String> {
         self.put_with_fields(address, question).await.map(|(reply, _)| reply)
     }
 
-    /// Sends a request like [`Web::put`], and returns the fields of the answer, too.
+    /// Sends a request like [`Web::put`], and returns the fields of the response, too.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if no complete answer arrives in time.
+    /// Returns an error, which is a sentence, if no complete response arrives in time.
     pub async fn put_with_fields(
         &self,
         address: &Address,
@@ -230,7 +230,7 @@ impl Web {
         while let Some(piece) = response.chunk().await.map_err(failed)? {
             let most = self.settings.answer_bytes;
             if body.len() + piece.len() > most {
-                return Err(format!("{address} answered more than {most} bytes"));
+                return Err(format!("the response of {address} exceeds {most} bytes"));
             }
             body.extend_from_slice(&piece);
         }
@@ -293,7 +293,7 @@ mod tests {
         check("https://login.example/keys?x=1", "");
         check("http://127.0.0.1:8080/", "");
         check("file:///etc/passwd", "neither http nor https");
-        check("login.example", "is no URL");
+        check("login.example", "is not a URL");
         check("https://user:secret@login.example/", "has a user");
     }
 }

@@ -12,13 +12,13 @@ use sigma_http::{Chunk, HeaderId, RequestHead};
 use sigma_net::Deadline;
 use sigma_plugin::Reply;
 
-/// The constant in the answer to a key (RFC 6455 §1.3).
+/// The constant in the response to a key (RFC 6455 §1.3).
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 /// The only version.
 const VERSION: &[u8] = b"13";
 
-/// Answers to pings that may wait: a client that does not read them is not read either.
+/// Responses to pings that may wait: a client that does not read them is not read either.
 const WAITING_BYTES: usize = 64 << 10;
 
 /// How long a client may take to answer the gateway's close frame.
@@ -59,7 +59,7 @@ pub enum Heard {
     Pong,
 }
 
-/// The server's side of a WebSocket: bytes on one side, messages on the other. Pings are answered, and so are close
+/// The server's side of a WebSocket: bytes on one side, messages on the other. Pings get a response, and so are close
 /// frames.
 pub struct Socket {
     reader: Reader,
@@ -100,7 +100,7 @@ impl Socket {
         }
     }
 
-    /// Returns true if it accepts more of the client's bytes: all earlier ones are parsed, and enough of the answers
+    /// Returns true if it accepts more of the client's bytes: all earlier ones are parsed, and enough of the responses
     /// have left.
     pub fn has_room(&self) -> bool {
         self.unread.is_empty() && self.out_bytes < WAITING_BYTES
@@ -159,7 +159,7 @@ impl Socket {
                     self.unread = Chunk::empty();
                     self.hear_goodbye(code);
                 }
-                // After a close frame only the answer counts.
+                // After a close frame only the response counts.
                 _ => {}
             }
         }
@@ -173,7 +173,7 @@ impl Socket {
         }
         self.farewell = Some(code.unwrap_or(NO_CODE));
         self.say_goodbye(code.unwrap_or(1000), "");
-        // A gateway that stops sends this code for the client: the client's answer is still to come then, and the
+        // A gateway that stops sends this code for the client: the client's response is still to come then, and the
         // tunnel ends it.
         if code != Some(GOING_AWAY) {
             self.end = End::Over;

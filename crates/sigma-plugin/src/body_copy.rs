@@ -2,20 +2,20 @@
 
 use std::cell::{Cell, Ref, RefCell};
 
-use sigma_buffer::held::{self, Held};
+use sigma_buffer::held::{self, CountedBytes};
 
 /// The first bytes of a body, copied in transit.
 #[derive(Debug, Default)]
 pub struct BodyCopy {
     limit: Cell<usize>,
     bytes: RefCell<Vec<u8>>,
-    held: RefCell<Held>,
+    held: RefCell<CountedBytes>,
     /// Bytes are missing, as there was no memory for them.
     cut: Cell<bool>,
 }
 
 impl BodyCopy {
-    /// Copies a piece. If the memory for clients is full, this piece and all later ones are left out.
+    /// Copies a piece. If the memory for clients is full, this piece and all later ones are omitted.
     pub fn see(&self, data: &[u8]) {
         let mut bytes = self.bytes.borrow_mut();
         let room = self.limit.get().saturating_sub(bytes.len());

@@ -12,8 +12,8 @@ use crate::{Context, Env, Step};
 pub struct Bridge {
     /// The scheme.
     pub scheme: &'static str,
-    /// Answers a request. A [`Step::Takeover`] to WebSocket needs no permission of the route: the scheme implies it.
-    /// [`Step::Next`] is not allowed. Must not block.
+    /// Responds to a request. A [`Step::Takeover`] to WebSocket needs no permission of the route: the scheme implies
+    /// it. [`Step::Next`] is not allowed. Must not block.
     pub open: fn(&Far, &mut Context, &Env<'_>) -> Step,
 }
 

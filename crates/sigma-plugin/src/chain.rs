@@ -108,7 +108,7 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Returns the chain of these plugins; of several with one name the last one counts. Disabled ones are left out.
+    /// Returns the chain of these plugins; of several with one name the last one counts. Disabled ones are omitted.
     pub fn new(entries: impl IntoIterator<Item = Arc<Entry>>) -> Chain {
         let entries = in_order(entries);
         let of = |phase: Phase| {

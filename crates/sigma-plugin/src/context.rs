@@ -188,7 +188,7 @@ impl<P: Plugin> From<&P> for Slot {
 }
 
 /// The value of a variable that a plugin set.
-enum Held {
+enum VariableValue {
     Text(Vec<u8>),
     /// Computed for each reader.
     Made(Box<dyn Fn() -> Vec<u8>>),
@@ -212,7 +212,7 @@ pub struct Context {
     pub untouched: Vec<HeaderId>,
     /// The fields that plugins of this exchange own, and those that the client may not send in trailers.
     pub owned: Vec<Arc<OwnedFields>>,
-    /// The credentials of its plugins, which logs and traces hide. Empty until the exchange is over.
+    /// The credentials of its plugins, which logs and traces hide. Empty until the exchange has ended.
     pub credentials: Vec<Arc<Credentials>>,
     /// The upstream that replaces the route's: `upstreams/1`, or a key made by [`crate::Build::upstream_key`].
     pub upstream: Option<Box<str>>,
@@ -267,7 +267,7 @@ pub struct Context {
     /// Evaluations of the current read of [`Context::definitions`].
     pub(crate) defined_reads: Cell<u8>,
     /// Variables that plugins set, by name.
-    variables: Vec<(Cow<'static, str>, Held)>,
+    variables: Vec<(Cow<'static, str>, VariableValue)>,
     /// The results of the filters of each [`Entry`], evaluated once per exchange.
     verdicts: Vec<(usize, bool)>,
     /// Names of plugins that run no more in this exchange.
@@ -350,8 +350,8 @@ impl Context {
         other.personal.clone_from(&self.personal);
         other.request_id.clone_from(&self.request_id);
         let texts = self.variables.iter().filter_map(|(name, held)| match held {
-            Held::Text(text) => Some((name.clone(), Held::Text(text.clone()))),
-            Held::Made(_) => None,
+            VariableValue::Text(text) => Some((name.clone(), VariableValue::Text(text.clone()))),
+            VariableValue::Made(_) => None,
         });
         other.variables.extend(texts);
         other.skipped.clone_from(&self.skipped);
@@ -466,21 +466,21 @@ impl Context {
 
     /// Sets a variable that templates and conditions can read.
     pub fn set_variable(&mut self, name: &str, value: impl Into<Vec<u8>>) {
-        self.hold(Cow::Owned(name.to_owned()), Held::Text(value.into()));
+        self.hold(Cow::Owned(name.to_owned()), VariableValue::Text(value.into()));
     }
 
     /// Sets a variable, as [`Context::set_variable`] does, with a value that is computed on reading: most exchanges
     /// never read it.
     pub fn set_variable_with(&mut self, name: &'static str, make: impl Fn() -> Vec<u8> + 'static) {
-        self.hold(Cow::Borrowed(name), Held::Made(Box::new(make)));
+        self.hold(Cow::Borrowed(name), VariableValue::Made(Box::new(make)));
     }
 
     /// Returns the value of a variable that a plugin set.
     pub fn set_by_plugin(&self, name: &str) -> Option<Cow<'_, [u8]>> {
         let (_, value) = self.variables.iter().find(|(known, _)| *known == name)?;
         Some(match value {
-            Held::Text(value) => Cow::Borrowed(value),
-            Held::Made(make) => Cow::Owned(make()),
+            VariableValue::Text(value) => Cow::Borrowed(value),
+            VariableValue::Made(make) => Cow::Owned(make()),
         })
     }
 
@@ -490,7 +490,7 @@ impl Context {
         !self.variables.is_empty()
     }
 
-    fn hold(&mut self, name: Cow<'static, str>, value: Held) {
+    fn hold(&mut self, name: Cow<'static, str>, value: VariableValue) {
         match self.variables.iter_mut().find(|(known, _)| *known == name) {
             Some((_, old)) => *old = value,
             None => self.variables.push((name, value)),

@@ -1,7 +1,7 @@
 //! Sessions over TCP or UDP, and the plugins of stream routes.
 //!
-//! A plugin takes part in stream routes by [`crate::Descriptor::flow`]: a schema of its own and instances that
-//! implement [`FlowPlugin`]. The rest is as on routes: the same order, `_meta`, secrets and environment of a hook.
+//! A plugin takes part in stream routes by [`crate::Descriptor::flow`]: its own schema and instances that implement
+//! [`FlowPlugin`]. The rest is as on routes: the same order, `_meta`, secrets and environment of a hook.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -68,7 +68,8 @@ pub trait FlowFilter {
     /// Accepts bytes; `is_end` if no more follow. Call it only while it has room.
     fn push(&mut self, direction: Direction, data: &[u8], is_end: bool);
 
-    /// Returns the next bytes that go on, not empty. None at the end of this direction; it is not polled after that.
+    /// Returns the next bytes that continue, not empty. None at the end of this direction; it is not polled after
+    /// that.
     ///
     /// # Errors
     /// Returns an error to end the session.
@@ -146,7 +147,7 @@ pub struct FlowFacts {
 
 /// The client's ClientHello, as far as it is read before TLS begins.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct TlsHello {
     /// The requested server name, as it was sent.
     pub server_name: Option<Arc<str>>,
     /// The offered protocols above TLS.
@@ -202,7 +203,7 @@ pub struct Session {
     /// The matched route.
     pub route: Arc<FlowFacts>,
     /// The client's ClientHello, if the listener reads it.
-    pub asked: Option<Asked>,
+    pub asked: Option<TlsHello>,
     /// The first bytes of the client, before a node gets them. They are forwarded unchanged.
     pub early: Chunk,
     /// The key of an upstream that replaces the route's; see [`Build::upstream_key`].
@@ -313,7 +314,7 @@ impl fmt::Debug for Session {
 pub struct FlowChain(Box<[Arc<Entry<dyn FlowPlugin>>]>);
 
 impl FlowChain {
-    /// Returns the chain of these plugins; of several with one name the last one counts. Disabled ones are left out.
+    /// Returns the chain of these plugins; of several with one name the last one counts. Disabled ones are omitted.
     pub fn new(entries: impl IntoIterator<Item = Arc<Entry<dyn FlowPlugin>>>) -> FlowChain {
         FlowChain(in_order(entries).into())
     }

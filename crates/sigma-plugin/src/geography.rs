@@ -19,7 +19,8 @@ impl Database {
     /// # Errors
     /// Returns an error message if the database is invalid or damaged.
     pub fn parse(content: Vec<u8>) -> Result<Database, String> {
-        let unusable = |error: maxminddb::MaxMindDbError| format!("it is no sound MaxMind database: {error}");
+        let unusable =
+            |error: maxminddb::MaxMindDbError| format!("it is not a valid MaxMind database: {error}");
         let reader = Reader::from_source(content).map_err(unusable)?;
         reader.verify().map_err(unusable)?;
         Ok(Database(reader))
@@ -149,6 +150,6 @@ pub(crate) mod tests {
             assert!(Database::parse(content[..length].to_vec()).is_err(), "{length} bytes");
         }
         let error = Database::parse(b"<html>not found</html>".to_vec()).unwrap_err();
-        assert!(error.starts_with("it is no sound MaxMind database: "), "{error}");
+        assert!(error.starts_with("it is not a valid MaxMind database: "), "{error}");
     }
 }

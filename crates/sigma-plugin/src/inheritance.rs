@@ -83,7 +83,7 @@ pub fn entries<V: Default + Serialize>(table: &Shared<V>) -> Value {
         }
     });
     if left_out > 0 {
-        tracing::warn!(left_out, "too many counters to hand over: the successor starts some of them at zero");
+        tracing::warn!(left_out, "too many counters to hand over: the successor starts some at zero");
     }
     Value::Array(entries)
 }

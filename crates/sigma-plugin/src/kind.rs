@@ -180,7 +180,7 @@ pub trait Kind: Send + Sync {
     }
 
     /// Handles a request for one of its endpoints. Like a hook, it must not block.
-    fn answer(&self, endpoint: &Endpoint, ctx: &mut Context, env: &Env<'_>) -> Step {
+    fn respond(&self, endpoint: &Endpoint, ctx: &mut Context, env: &Env<'_>) -> Step {
         (endpoint.answer)(ctx, env)
     }
 

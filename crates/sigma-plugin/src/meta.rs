@@ -65,15 +65,15 @@ impl Meta {
             "type": "object",
             "additionalProperties": false,
             "properties": {
-                "disable": {"type": "boolean", "description": "Leaves the plugin out."},
+                "disable": {"type": "boolean", "description": "Disables the plugin."},
                 "error_response": {
                     "oneOf": [{"type": "string"}, {"type": "object"}],
-                    "description": "Replaces the body when the plugin answers with a status from 400."
+                    "description": "Replaces the body of responses of the plugin with a status of 400 or more."
                 },
-                "priority": {"type": "integer", "description": "Replaces the plugin's place in the order."},
+                "priority": {"type": "integer", "description": "Replaces the priority of the plugin."},
                 "filter": {
                     "type": "array",
-                    "description": "Conditions on variables; the plugin runs only where they hold."
+                    "description": "Conditions on variables; the plugin runs only if they match."
                 },
                 "pre_function": {"type": "string", "description": "Lua run before each phase."}
             }

@@ -75,7 +75,7 @@ pub struct Call {
 
 /// The response of a service.
 #[derive(Debug, Default)]
-pub struct Answer {
+pub struct ServiceResponse {
     /// The status.
     pub status: u16,
     /// The fields, without connection fields.
@@ -99,7 +99,7 @@ impl std::fmt::Display for CallError {
 impl std::error::Error for CallError {}
 
 /// A running call; dropping it cancels it.
-pub type Calling = Pin<Box<dyn Future<Output = Result<Answer, CallError>>>>;
+pub type Calling = Pin<Box<dyn Future<Output = Result<ServiceResponse, CallError>>>>;
 
 /// A call in another protocol than HTTP: bytes both ways over a connection that it has for itself. It may be sent
 /// twice, if a pooled connection is broken or a node is unreachable.
@@ -151,7 +151,7 @@ pub enum Missing {
     /// The timeout expired.
     Time,
     /// There is no valid response.
-    Answer,
+    Response,
 }
 
 /// A running [`BytesCall`]; dropping it cancels it.
@@ -255,14 +255,14 @@ pub trait Outbound {
 
     /// Starts a call in another protocol than HTTP.
     fn call_bytes(&self, call: BytesCall) -> CallingBytes {
-        let reason = format!("{} cannot be called here", call.upstream);
-        Box::pin(std::future::ready(Err(BytesError { reason, missing: Missing::Answer })))
+        let reason = format!("{} is not available here", call.upstream);
+        Box::pin(std::future::ready(Err(BytesError { reason, missing: Missing::Response })))
     }
 
     /// Opens a gRPC stream. It connects when it is first polled.
     fn open_stream(&self, call: StreamCall) -> Box<dyn MessageStream> {
-        let reason = format!("{} cannot be called here", call.upstream);
-        Box::new(NoStream(StreamError { reason, missing: Missing::Answer }))
+        let reason = format!("{} is not available here", call.upstream);
+        Box::new(NoStream(StreamError { reason, missing: Missing::Response }))
     }
 }
 
@@ -272,7 +272,7 @@ pub struct Nowhere;
 
 impl Outbound for Nowhere {
     fn call(&self, call: Call) -> Calling {
-        let error = CallError(format!("{} cannot be called here", call.upstream));
+        let error = CallError(format!("{} is not available here", call.upstream));
         Box::pin(std::future::ready(Err(error)))
     }
 }
@@ -317,7 +317,7 @@ impl Service {
         let (authority, target) = rest.split_at(end);
         let is_text = |b: u8| b.is_ascii_graphic() && b != b'#';
         if authority.contains('@') || !target.bytes().all(is_text) {
-            return Err(format!("`{url}` has a user, a fragment or characters that are not encoded"));
+            return Err(format!("`{url}` has a user, a fragment or unencoded characters"));
         }
         let (node, written) = sigma_schema::node_address::split_address(authority)?;
         if node.is_empty() || authority.starts_with("unix:") {

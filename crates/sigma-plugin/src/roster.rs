@@ -18,7 +18,7 @@ use sigma_schema::problem::json_pointer;
 use sigma_schema::validation::Unread;
 
 use self::children::Children;
-use self::known::{Checked, Known};
+use self::known::{Checked, RosterEntry};
 pub use self::lookup::Lookup;
 use self::off::{Off, early_filter, is_off, switched_off};
 pub use self::secrets::unresolved;
@@ -34,7 +34,7 @@ pub type Defaults = Arc<dyn Fn(&str, &mut Value) + Send + Sync>;
 
 /// The plugins that are enabled.
 pub struct Roster {
-    plugins: BTreeMap<Box<str>, Arc<Known>>,
+    plugins: BTreeMap<Box<str>, Arc<RosterEntry>>,
     /// All plugins, enabled or not.
     all: Arc<[Arc<dyn Kind>]>,
     /// Names of plugins that may be missing.
@@ -60,7 +60,7 @@ impl Roster {
         let absent = absent.iter().filter_map(|kind| Some((kind.name().into(), kind.left_out()?.into())));
         let is_enabled = |name: &str| enabled.is_none_or(|names| names.iter().any(|other| other == name));
         let plugins = all.iter().filter(|kind| is_enabled(kind.name())).map(Arc::clone);
-        let plugins = plugins.map(|kind| (kind.name().into(), Arc::new(Known::new(kind)))).collect();
+        let plugins = plugins.map(|kind| (kind.name().into(), Arc::new(RosterEntry::new(kind)))).collect();
         let left_out = absent.collect();
         let scripts = all.iter().find_map(|kind| kind.scripts());
         Roster {
@@ -121,7 +121,7 @@ impl Roster {
             all.retain(|known| known.name() != kind.name());
             all.push(Arc::clone(&kind));
             added.push(kind.name().into());
-            plugins.insert(kind.name().into(), Arc::new(Known::new(kind)));
+            plugins.insert(kind.name().into(), Arc::new(RosterEntry::new(kind)));
         }
         // Plugins added at run time are for requests.
         let mut allowed = self.allowed.clone();
@@ -287,7 +287,7 @@ impl Roster {
         }
         // The schema accepted any text as a reference. Its message could show the secret.
         let checked = self.check(name, PluginScope::Metadata, metadata);
-        checked.map_err(|_| format!("the schema of plugin {name} refuses its metadata"))
+        checked.map_err(|_| format!("the metadata does not match the schema of plugin {name}"))
     }
 
     /// Returns the metadata of a plugin with defaults filled in; `null` if missing.
@@ -320,7 +320,7 @@ impl Roster {
         }
         // Resolved references are checked now; other values were checked before, and a second check is cheap.
         if schema.compiled.check(&filled).is_err() {
-            return Some(Err(format!("the schema of plugin {name} refuses it")));
+            return Some(Err(format!("it does not match the schema of plugin {name}")));
         }
         if let Some(reason) = empty_secret(&schema.secret, &filled) {
             return Some(Err(reason));
@@ -466,8 +466,7 @@ impl PluginSchemas for Roster {
         };
         let identifies = known.kind.identifying_field().is_some();
         if scope == PluginScope::Consumer && known.kind.authenticates() && !identifies {
-            let reason = "the plugin has no credentials of its own; configure the consumer for the plugins \
-                that it calls";
+            let reason = "the plugin has no credentials; configure credentials of the plugins that it calls";
             return Err(PluginRefusal::Invalid(reason.to_owned()));
         }
         let mut filled = conf.clone();

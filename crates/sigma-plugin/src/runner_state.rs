@@ -26,7 +26,7 @@ pub enum RunnerPhase {
 pub enum RunnerFailure {
     /// It does not accept connections.
     Refused,
-    /// It does not answer in time.
+    /// It does not respond in time.
     Timeout,
     /// It breaks off, or answers wrongly.
     Broken,

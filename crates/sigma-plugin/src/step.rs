@@ -10,7 +10,7 @@ use std::task::{self, Poll};
 use serde_json::Value;
 use sigma_http::{BodyLength, Chunk};
 
-use crate::outbound::{Answer, Call, CallError};
+use crate::outbound::{Call, CallError, ServiceResponse};
 use crate::{Context, Env, Takeover};
 
 /// Continues an exchange after a wait; runs on the hook's worker.
@@ -23,10 +23,10 @@ pub type BodyResume = Box<dyn FnOnce(&mut Context, &Env<'_>, BodyRead) -> Step>;
 pub type StartResume = Box<dyn FnOnce(&mut Context, &Env<'_>, BodyStart) -> Step>;
 
 /// The result of a call.
-pub type Asked = Result<Answer, CallError>;
+pub type CallResult = Result<ServiceResponse, CallError>;
 
 /// Continues once calls have ended, see [`Step::Ask`].
-pub type AskResume = Box<dyn FnOnce(&mut Context, &Env<'_>, Vec<Asked>) -> Step>;
+pub type AskResume = Box<dyn FnOnce(&mut Context, &Env<'_>, Vec<CallResult>) -> Step>;
 
 /// The result of a hook. Only waiting allocates.
 pub enum Step {
@@ -58,7 +58,7 @@ pub enum Step {
         /// The rest of the hook, which runs then.
         then: StartResume,
     },
-    /// Read the request body while other work goes on, until that work ends the step. The node gets the whole body.
+    /// Read the request body while other work continues, until that work ends the step. The node gets the whole body.
     ReadAlong {
         /// The largest number of bytes in memory. The reading pauses when more have arrived.
         limit: usize,
@@ -217,7 +217,7 @@ impl Step {
                     std::future::poll_fn(|task| reader.poll(&read, true, task)).await(ctx, env)
                 }
                 Step::Ask { calls, then } => {
-                    let nobody = || Err(CallError("there is no client to ask for".to_owned()));
+                    let nobody = || Err(CallError("the request has no client to read from".to_owned()));
                     then(ctx, env, calls.iter().map(|_| nobody()).collect())
                 }
             };
@@ -249,7 +249,7 @@ impl StreamBody {
         if let BodyLength::Known(length) = self.length
             && length != bytes.len() as u64
         {
-            return Err(io::Error::other("the body is not as long as it was said to be"));
+            return Err(io::Error::other("the body does not have its declared length"));
         }
         reply.body = Some(bytes);
         Ok(reply)
@@ -266,7 +266,7 @@ impl From<Reply> for Step {
 pub type ResponseResume = Box<dyn FnOnce(&mut Context, &Env<'_>) -> ResponseStep>;
 
 /// Continues with a response once calls have ended, see [`ResponseStep::Ask`].
-pub type ResponseAskResume = Box<dyn FnOnce(&mut Context, &Env<'_>, Vec<Asked>) -> ResponseStep>;
+pub type ResponseAskResume = Box<dyn FnOnce(&mut Context, &Env<'_>, Vec<CallResult>) -> ResponseStep>;
 
 /// The result of a hook for a response whose head is known and not sent.
 pub enum ResponseStep {

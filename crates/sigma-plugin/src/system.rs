@@ -54,7 +54,7 @@ impl Pool {
 }
 
 fn from_system(bytes: &mut [u8]) -> Result<(), String> {
-    getrandom::fill(bytes).map_err(|error| format!("the system gives no random bytes: {error}"))
+    getrandom::fill(bytes).map_err(|error| format!("cannot get random bytes: {error}"))
 }
 
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);

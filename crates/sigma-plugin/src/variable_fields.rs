@@ -232,6 +232,6 @@ mod tests {
         else {
             panic!("one variable is missing")
         };
-        assert_eq!(missing.reason, "there is no variable `remote_adr`; did you mean `remote_addr`?");
+        assert_eq!(missing.reason, "unknown variable `remote_adr`; did you mean `remote_addr`?");
     }
 }

@@ -226,7 +226,7 @@ impl Kind for LeftOut {
     }
 
     fn documentation(&self) -> Cow<'_, str> {
-        Cow::Borrowed("Not part of this build.")
+        Cow::Borrowed("This build lacks the plugin.")
     }
 
     fn schema(&self, _: PluginScope) -> Option<Value> {
@@ -234,7 +234,7 @@ impl Kind for LeftOut {
     }
 
     fn build(&self, _: &Build<'_>) -> Result<Arc<dyn Plugin>, String> {
-        Err(format!("the build has left out the group `{}`", self.group))
+        Err(format!("this build lacks the group `{}`", self.group))
     }
 }
 
@@ -257,7 +257,7 @@ mod tests {
             let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
             assert!(lines.iter().any(|line| line.contains(expected)), "{lines:?}");
         };
-        let reason = "plugin [key-auth] belongs to the group `auth`, which this build has left out";
+        let reason = "plugin [key-auth] belongs to the group `auth`, which this build lacks";
         let route = |plugins: Value| json!({"routes": [{"uri": "/*", "plugins": plugins}]});
         check(route(json!({"key-auth": {}})), reason);
         check(json!({"consumers": [{"username": "jack", "plugins": {"key-auth": {"key": "k"}}}]}), reason);

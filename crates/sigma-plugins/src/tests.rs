@@ -406,7 +406,7 @@ fn every_plugin_has_documentation() {
     }
 }
 
-/// A value that is parsed into a type of its own may be a reference to a secret as well.
+/// A value that is parsed into its own type may be a reference to a secret as well.
 #[test]
 fn references_are_parsed_when_they_are_known() {
     let roster = Roster::new(kinds(), None);
@@ -452,7 +452,7 @@ fn secrets_that_everybody_holds_are_refused() {
         built.err().unwrap_or_default()
     };
     let conf = json!({"whitelist": ["$env://NETWORK"]});
-    assert!(build(conf.clone(), conf.clone()).contains("`whitelist/0` refers to is not known"));
+    assert!(build(conf.clone(), conf.clone()).contains("cannot resolve the secret of `whitelist/0`"));
     let reason = build(conf.clone(), json!({"whitelist": ["no-network"]}));
     assert!(!reason.is_empty() && !reason.contains("no-network"), "{reason}");
     assert_eq!(build(conf, json!({"whitelist": ["10.0.0.0/8"]})), "");

@@ -40,7 +40,7 @@ impl Document {
     /// Parses `text` of at most `max_bytes` bytes as JSON or YAML, whichever it is.
     pub fn parse(text: &str, max_bytes: usize) -> Result<Document, Vec<Problem>> {
         if text.len() > max_bytes {
-            let message = format!("the document has {} bytes, {max_bytes} are allowed", text.len());
+            let message = format!("the document has {} bytes; the maximum is {max_bytes}", text.len());
             return Err(vec![Problem::new("", "too_large", message)]);
         }
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -144,9 +144,9 @@ fn too_deep(pointer: &str, line: u32) -> Problem {
 }
 
 fn duplicate_key(pointer: &str, line: u32, first: Option<u32>) -> Problem {
-    let problem = Problem::new(pointer, "duplicate_key", "this key is given twice").at(Some(line));
+    let problem = Problem::new(pointer, "duplicate_key", "this key exists twice").at(Some(line));
     match first {
-        Some(first) => problem.hint(format!("the first is in line {first}; remove one")),
+        Some(first) => problem.hint(format!("the first one is in line {first}; remove one of them")),
         None => problem.hint("remove one"),
     }
 }

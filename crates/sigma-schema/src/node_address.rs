@@ -28,7 +28,7 @@ pub fn split_address(text: &str) -> Result<(Cow<'_, str>, Option<u16>), String> 
     if text.starts_with("unix:") {
         return match text.strip_prefix("unix:/") {
             Some(path) if !path.is_empty() => Ok((text.into(), None)),
-            _ => Err(format!("`{text}` names no absolute path, write unix:/path")),
+            _ => Err(format!("`{text}` has no absolute path; write unix:/path")),
         };
     }
     if let Some((address, port)) = split_bare(text) {
@@ -62,7 +62,7 @@ pub fn check_host(host: &str) -> Result<(), String> {
     if let Some(path) = host.strip_prefix("unix:") {
         return match path.len() > 1 && path.starts_with('/') {
             true => Ok(()),
-            false => Err(format!("`{host}` names no absolute path, write unix:/path")),
+            false => Err(format!("`{host}` has no absolute path; write unix:/path")),
         };
     }
     if let Some(inside) = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {

@@ -100,7 +100,7 @@ impl PathRegex {
     }
 
     /// Passes the index of each name in [`PathRegex::names`] and the range of its capture to `visit`. Groups without a
-    /// match are left out.
+    /// match are omitted.
     pub fn captures(&self, path: &[u8], mut visit: impl FnMut(usize, Range<usize>)) {
         if self.groups.is_empty() {
             return;

@@ -63,7 +63,7 @@ pub enum ScriptForm {
 }
 
 /// The error of a script in a build without an engine.
-pub const NO_SCRIPTS: &str = "it needs the Lua engine, which this build has left out";
+pub const NO_SCRIPTS: &str = "it needs the Lua engine, which this build lacks";
 
 /// The plugins of this build, as far as a check needs them.
 pub trait PluginSchemas: Send + Sync {

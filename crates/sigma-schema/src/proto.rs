@@ -67,7 +67,7 @@ fn read<T>(
 /// Catches a panic of the compiler. No text is known to cause one, but it must not end the control thread.
 fn caught<T>(compile: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     let compiled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(compile));
-    compiled.unwrap_or_else(|_| Err("the compiler of definitions fails on it".to_owned()))
+    compiled.unwrap_or_else(|_| Err("the proto compiler cannot compile it".to_owned()))
 }
 
 fn text(content: &str) -> Result<DescriptorPool, String> {

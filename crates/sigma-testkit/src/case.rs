@@ -27,9 +27,9 @@
 //! the origin's address, `{refused}` an address without a listener, `{port}` the gateway's port; `{origin_port}` and
 //! `{refused_port}` are the ports alone.
 //!
-//! Under an expectation, indented lines demand more: `Name: value`, `Name ~ part`, `!Name` (absent),
-//! `Name #2` (occurs twice), `body: TEXT`, `body ~ TEXT`, `trailer Name: value`, `!trailer Name`, and `fault` for
-//! the JSON body of an answer that the gateway made itself.
+//! Under an expectation, indented lines demand more: `Name: value`, `Name ~ part`, `!Name` (absent), `Name #2` (occurs
+//! twice), `body: TEXT`, `body ~ TEXT`, `trailer Name: value`, `!trailer Name`, and `fault` for the JSON body of a
+//! response that the gateway made itself.
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -50,7 +50,7 @@ pub struct Case {
     pub h1_origin: bool,
     /// It does not apply to connections over TLS.
     pub clear: bool,
-    /// It needs a gateway of its own, in addition to what its settings require.
+    /// It needs its own gateway, in addition to what its settings require.
     pub alone: bool,
     /// The steps, in order.
     pub steps: Vec<Step>,

@@ -46,7 +46,7 @@ struct Zone {
 }
 
 /// A server that answers over UDP on a port of 127.0.0.1, with a TTL of one second. An unknown name has the records of
-/// the name `*`, and is answered with NXDOMAIN without such records. Dropping it closes the port.
+/// the name `*`, and is responded with NXDOMAIN without such records. Dropping it closes the port.
 #[derive(Debug)]
 pub struct Dns {
     address: SocketAddr,
@@ -126,7 +126,7 @@ impl Dns {
         self.set(name, RecordKind::Srv, data.iter().map(|data| data.to_vec()).collect());
     }
 
-    /// Stops answering questions for these kinds of records; the others are answered.
+    /// Stops answering questions for these kinds of records; the others get a response.
     pub fn silence(&self, kinds: &[RecordKind]) {
         lock(&self.zone).silent = kinds.iter().map(|kind| *kind as u16).collect();
     }
@@ -148,7 +148,7 @@ impl Drop for Dns {
 }
 
 impl Zone {
-    /// Returns the answer, or None for none.
+    /// Returns the response, or None for none.
     fn reply(&self, query: &[u8]) -> Option<Vec<u8>> {
         let (mut name, mut at) = (String::new(), HEADER);
         while *query.get(at)? != 0 {

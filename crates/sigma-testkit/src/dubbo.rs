@@ -42,7 +42,7 @@ impl DubboFrame {
         out
     }
 
-    /// Returns the answer to this call with a status and values.
+    /// Returns the response to this call with a status and values.
     pub fn answered(&self, status: u8, body: impl Into<Vec<u8>>) -> Vec<u8> {
         DubboFrame { flags: self.flags & 0x1f, status, id: self.id, body: body.into() }.bytes()
     }
@@ -66,7 +66,7 @@ pub struct DubboProvider {
 }
 
 impl DubboProvider {
-    /// Starts a provider that answers each call with the bytes that a function returns; without any it closes the
+    /// Starts a provider that responds to each call with the bytes that a function returns; without any it closes the
     /// connection.
     ///
     /// # Errors
@@ -76,7 +76,7 @@ impl DubboProvider {
         let notes = Arc::clone(&seen);
         let origin = Origin::serve(move |mut peer| {
             while let Ok(frame) = DubboFrame::read(&mut peer) {
-                // Answers to heartbeats are noted, too.
+                // Responses to heartbeats are noted, too.
                 let is_call = frame.flags & 0xa0 == 0x80;
                 let bytes = if is_call { answer(&frame) } else { Vec::new() };
                 notes.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(frame);
@@ -112,7 +112,7 @@ pub fn hessian_text(text: &str) -> Vec<u8> {
     out
 }
 
-/// Returns the values of an answer of this kind with a map of texts in Hessian 2: 1, or 4 with attachments.
+/// Returns the values of a response of this kind with a map of texts in Hessian 2: 1, or 4 with attachments.
 pub fn hessian_map(kind: u8, pairs: &[(&str, &str)]) -> Vec<u8> {
     let mut out = vec![0x90 + kind, b'H'];
     for (key, value) in pairs {

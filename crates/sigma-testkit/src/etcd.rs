@@ -125,7 +125,7 @@ impl EtcdServer {
         self.forget()?;
         let peer = format!("http://127.0.0.1:{}", self.peer);
         let (cluster, data) = (format!("one={peer}"), self.data());
-        let data = data.to_str().context("a folder that is no text")?;
+        let data = data.to_str().context("a folder that is not text")?;
         let member = ["--name", "one", "--initial-cluster", &cluster, "--initial-advertise-peer-urls", &peer];
         etcdctl(&[&["snapshot", "restore", "--data-dir", data], &member[..]].concat(), &self.snapshot())?;
         self.run()

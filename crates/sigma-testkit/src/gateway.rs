@@ -189,7 +189,7 @@ impl Gateway {
         runs_with(pid, self.dir.path()).then_some(pid)
     }
 
-    /// Asks for an upgrade (SIGUSR2). It happens later; poll for its effect.
+    /// Requests an upgrade (SIGUSR2). It happens later; poll for its effect.
     pub fn upgrade(&self) -> Result<()> {
         self.signal(Signal::USR2)
     }
@@ -213,7 +213,7 @@ impl Gateway {
         Ok(fs::rename(aside, &self.config)?)
     }
 
-    /// Asks for a reload (SIGHUP). It happens later; poll for its effect.
+    /// Requests a reload (SIGHUP). It happens later; poll for its effect.
     pub fn reload(&self) -> Result<()> {
         self.signal(Signal::HUP)
     }
@@ -278,7 +278,7 @@ impl Drop for Gateway {
         // It may have ended already; another failure cannot be reported here.
         let _ = self.child.kill();
         let _ = self.child.wait();
-        // Its successors, and the gateways of a parent, would go on without it; one may be starting another.
+        // Its successors, and the gateways of a parent, would continue without it; one may be starting another.
         until(START, || match runs_in(self.dir.path()) {
             Some(pid) => kill_process(pid, Signal::KILL).is_err(),
             None => true,

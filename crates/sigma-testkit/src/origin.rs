@@ -75,12 +75,12 @@ impl Origin {
         Origin::threaded(tcp("127.0.0.1:0")?, Arc::default(), serve)
     }
 
-    /// Starts an origin that answers every request by `answer`: it returns the raw bytes of the response.
+    /// Starts an origin that responds to every request by `answer`: it returns the raw bytes of the response.
     pub fn answer(answer: impl Fn(&Message) -> Vec<u8> + Send + Sync + 'static) -> Result<Origin> {
         Origin::answering(tcp("127.0.0.1:0")?, answer)
     }
 
-    /// Starts an origin that answers 200 with `name` in the header `X-Origin` and the received request as JSON:
+    /// Starts an origin that returns 200 with `name` in the header `X-Origin` and the received request as JSON:
     /// `method`, `target`, `headers` (list of pairs), `body_bytes`, `body_checksum`.
     pub fn echo(name: &str) -> Result<Origin> {
         let name = name.to_string();

@@ -109,7 +109,7 @@ impl Redis {
         self.dir.path()
     }
 
-    /// Returns its answer to a command, as `redis-cli` prints it.
+    /// Returns its response to a command, as `redis-cli` prints it.
     pub fn ask(&self, command: &[&str]) -> Result<String> {
         let port = self.port.to_string();
         let answer = Command::new("redis-cli").args(["-p", &port]).args(command).output();

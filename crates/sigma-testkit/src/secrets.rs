@@ -23,7 +23,7 @@ const FIELDS: [&str; 14] = [
     "token",
 ];
 
-/// A shorter value may be a word of its own.
+/// A shorter value may be its own word.
 const LEAST: usize = 12;
 
 /// Prefixes of variables that a client fills.

@@ -17,7 +17,7 @@ pub fn for_seeds(command: &str, simulate: impl Fn(u64) -> Result<(), String> + S
     let number = |name| {
         std::env::var(name)
             .ok()
-            .map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+            .map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
     };
     let seeds = match number("SIGMA_SEED") {
         Some(seed) => seed..seed + 1,

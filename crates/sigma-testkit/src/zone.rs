@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// By how many seconds the clocks of both sides may differ.
 const FUDGE: u16 = 300;
 
-/// Aliases that are followed within an answer.
+/// Aliases that are followed within a response.
 const ALIASES: usize = 4;
 
 /// A server that answers for a zone on a port of 127.0.0.1, over UDP and TCP. Every name has the address 127.0.0.1;
@@ -118,12 +118,12 @@ impl Zone {
         lock(&self.content).updates
     }
 
-    /// Makes every answer too large for a datagram.
+    /// Makes every response too large for a datagram.
     pub fn truncate(&self) {
         lock(&self.content).truncates = true;
     }
 
-    /// Applies every update from now on, and signs no answer.
+    /// Applies every update from now on, and signs no response.
     pub fn believe_all(&self) {
         lock(&self.content).believes = true;
     }
@@ -168,7 +168,7 @@ fn serve(mut client: TcpStream, content: &Mutex<Content>) -> Result<()> {
 }
 
 impl Content {
-    /// Returns the answer; None for an invalid question.
+    /// Returns the response; None for an invalid question.
     fn reply(&mut self, bytes: &[u8], is_datagram: bool) -> Option<Vec<u8>> {
         let query = Message::from_vec(bytes).ok()?;
         let mut reply = Message::new(query.metadata.id, MessageType::Response, query.metadata.op_code);

@@ -292,11 +292,8 @@ pub(crate) fn refused(addr: &Address, error: &io::Error) -> Fault {
         return timed_out();
     }
     if sigma_net::limits::is_own_lack(error) {
-        tracing::error!(%error, "no connection to a node can be opened; see limits on open files and ports");
-        return Fault::new(
-            FaultKind::OutOfSockets,
-            "the gateway has no free descriptor or port for a connection",
-        );
+        tracing::error!(%error, "cannot open a connection to a node; check the limits on open files and local ports");
+        return Fault::new(FaultKind::OutOfSockets, "the gateway has no free file descriptor or local port");
     }
     tracing::warn!(%addr, %error, "cannot connect to a node");
     Fault::new(FaultKind::ConnectRefused, "the node refused the connection or cannot be reached")
@@ -333,12 +330,12 @@ fn distrusted(addr: &Address, name: &str, error: &HandshakeError) -> Fault {
     let bad = error.bad_certificate().unwrap_or(BadCertificate::Other);
     let (reason, remedy) = match bad {
         BadCertificate::Untrusted => (
-            "no trusted authority vouches for the node's certificate, or its chain is incomplete",
+            "the node's certificate is not issued by a trusted authority, or its chain is incomplete",
             "add the authority to `tls.ca` of the upstream, or have the node send its intermediate certificates",
         ),
         BadCertificate::WrongName => (
             "the node's certificate is for another name",
-            "see `pass_host` and `upstream_host` of the upstream: the node is asked for that name",
+            "check `pass_host` and `upstream_host` of the upstream: they set the name that the gateway expects",
         ),
         BadCertificate::Expired => ("the node's certificate has expired", "renew it"),
         BadCertificate::NotYetValid => {
@@ -346,7 +343,7 @@ fn distrusted(addr: &Address, name: &str, error: &HandshakeError) -> Fault {
         }
         BadCertificate::Revoked => ("the node's certificate is revoked", "replace it"),
         BadCertificate::Other => {
-            ("the node's certificate is not trusted", "see `tls.ca` and `tls.verify` of the upstream")
+            ("the node's certificate is not trusted", "check `tls.ca` and `tls.verify` of the upstream")
         }
     };
     if is_news(addr, reason) {
@@ -361,14 +358,14 @@ pub(crate) fn unshaken(addr: &Address, name: &str, error: &HandshakeError) -> Fa
     }
     if matches!(error, HandshakeError::BadName) {
         // It was not even contacted.
-        return Fault::new(FaultKind::NoUpstream, "the node's host cannot be asked for over TLS");
+        return Fault::new(FaultKind::NoUpstream, "the node's host is not a valid TLS server name");
     }
     if let HandshakeError::Declined | HandshakeError::OtherProtocol | HandshakeError::Premature = error {
         return without_tls(addr, error);
     }
     let cause = error.cause();
     if !matches!(cause, HandshakeCause::Certificate) {
-        tracing::debug!(%addr, %error, "no TLS session with a node");
+        tracing::debug!(%addr, %error, "TLS handshake with a node failed");
     }
     match cause {
         HandshakeCause::Certificate => distrusted(addr, name, error),
@@ -379,20 +376,20 @@ pub(crate) fn unshaken(addr: &Address, name: &str, error: &HandshakeError) -> Fa
     }
 }
 
-/// The fault of a node that was asked for TLS in cleartext. It is never spoken to without.
+/// The fault of a node that was requested TLS in cleartext. It is never spoken to without.
 fn without_tls(addr: &Address, error: &HandshakeError) -> Fault {
     let (reason, remedy) = match error {
         HandshakeError::Declined => (
-            "the node has no TLS: it responded N to PostgreSQL's SSLRequest",
+            "the node does not support TLS: it responded N to PostgreSQL's SSLRequest",
             "set `ssl = on` at the node, or write `scheme: tcp`, which sends cleartext",
         ),
         HandshakeError::Premature => (
-            "bytes came behind the node's response to PostgreSQL's SSLRequest, before TLS began",
-            "look for a peer between the gateway and the node that adds them",
+            "the node sent extra bytes after its response to PostgreSQL's SSLRequest, before TLS began",
+            "check for a device between the gateway and the node that injects data",
         ),
         _ => (
             "the node did not respond S or N to PostgreSQL's SSLRequest",
-            "see `tls.starttls` of the upstream: it is for nodes that speak PostgreSQL",
+            "check `tls.starttls` of the upstream: it requires nodes that speak PostgreSQL",
         ),
     };
     if is_news(addr, reason) {

@@ -301,8 +301,8 @@ pub fn default_port(scheme: Scheme) -> Option<u16> {
 
 /// Completes configured nodes: port, Host header.
 ///
-/// Nodes with the same host, port and priority are merged; the last weight counts. A node without a port is left out
-/// if the scheme has no default; the configuration check has reported it.
+/// Nodes with the same host, port and priority are merged; the last weight counts. A node without a port is omitted if
+/// the scheme has no default; the configuration check has reported it.
 pub fn plan_nodes(scheme: Scheme, nodes: &[Node]) -> Vec<PlannedNode> {
     let mut planned: Vec<PlannedNode> = Vec::with_capacity(nodes.len());
     let mut places: HashMap<(String, u16, i32), usize> = HashMap::with_capacity(nodes.len());

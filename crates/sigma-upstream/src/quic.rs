@@ -29,7 +29,7 @@ struct Bound {
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        // Its connections go on; its driver ends with the last one.
+        // Its connections continue; its driver ends with the last one.
         self.endpoint.close();
     }
 }
@@ -59,7 +59,7 @@ impl QuicSockets {
 /// Drives the connections of a socket.
 async fn drive(endpoint: Endpoint, sockets: Weak<QuicSockets>, is_v4: bool) {
     let Err(error) = endpoint.run().await else { return };
-    tracing::error!(%error, "a socket for HTTP/3 to nodes has failed; the next connection opens another one");
+    tracing::error!(%error, "a QUIC socket for nodes failed; the next connection opens a new one");
     // Its connections end by their timeouts.
     if let Some(sockets) = sockets.upgrade() {
         sockets
@@ -107,7 +107,7 @@ fn failed(addr: &Address, name: &str, error: &HandshakeError) -> QuicFault {
         error => error.cause() == HandshakeCause::Protocol,
     };
     if is_unreachable && is_news(addr, "QUIC") {
-        tracing::warn!(%addr, %error, "a node that should have HTTP/3 does not respond over QUIC");
+        tracing::warn!(%addr, %error, "a node that should support HTTP/3 does not respond over QUIC");
     }
     let fault = match error {
         HandshakeError::Closed | HandshakeError::Io(_) => {
@@ -122,6 +122,6 @@ fn failed(addr: &Address, name: &str, error: &HandshakeError) -> QuicFault {
 pub(crate) fn without_udp() -> Fault {
     Fault::new(
         FaultKind::ConnectRefused,
-        "HTTP/3 needs a node with an IP address, and this one has a Unix socket",
+        "HTTP/3 needs a node with an IP address; this node is a Unix socket",
     )
 }

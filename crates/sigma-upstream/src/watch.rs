@@ -17,7 +17,7 @@ use sigma_http::{Fault, FaultKind};
 use tokio::task::JoinSet;
 
 use crate::balance::made_ahead;
-use crate::dns::{ADDRESSES_MAX, Answer, DnsError, Resolver, TTL_MIN, succeed};
+use crate::dns::{ADDRESSES_MAX, DnsError, ResolvedName, Resolver, TTL_MIN, succeed};
 use crate::endpoint::{Address, Endpoint, EndpointSet, Location, PlannedNode, UpstreamCell, plan_nodes};
 use crate::feed::{Feed, FeedError, RETRY_MIN, backoff};
 use crate::health::HealthRecords;
@@ -61,7 +61,7 @@ struct Named {
 impl Named {
     /// It is due at once.
     fn new() -> Named {
-        let lack = Fault::new(FaultKind::DnsTimeout, "the name of the node is not resolved yet");
+        let lack = Fault::new(FaultKind::DnsTimeout, "the host name of the node is not resolved yet");
         Named { addresses: Vec::new(), due: Instant::now(), failures: 0, lack }
     }
 }
@@ -69,7 +69,7 @@ impl Named {
 type List = Result<Vec<Node>, FeedError>;
 
 /// A running request for a feed's next list.
-type Asked = Pin<Box<dyn Future<Output = (Box<dyn Feed>, List)> + Send>>;
+type PendingList = Pin<Box<dyn Future<Output = (Box<dyn Feed>, List)> + Send>>;
 
 /// Sorts `next` in a stable order: known addresses come first and in their order, also above the limit, so that a
 /// response in another order changes nothing.
@@ -152,7 +152,7 @@ impl Watch {
         }
     }
 
-    /// Returns the current endpoints, which replace the `former` ones. Names that were never resolved are left out.
+    /// Returns the current endpoints, which replace the `former` ones. Names that were never resolved are omitted.
     pub fn successor(&self, former: Option<&EndpointSet>) -> EndpointSet {
         made_ahead(self.endpoints(), self.balance, former)
     }
@@ -227,7 +227,7 @@ impl Watch {
             Err(error) => {
                 self.feed_failures = self.feed_failures.saturating_add(1);
                 self.feed_lack = error.lack;
-                tracing::warn!(feed, %error, kept = self.nodes.len(), "no list of nodes, the last one stays");
+                tracing::warn!(feed, %error, kept = self.nodes.len(), "cannot get the list of nodes; the last list stays in use");
             }
         }
     }
@@ -271,10 +271,10 @@ impl Watch {
         }
     }
 
-    fn learn(&mut self, name: &str, answer: Result<Answer, DnsError>, now: Instant) {
+    fn learn(&mut self, name: &str, answer: Result<ResolvedName, DnsError>, now: Instant) {
         let Some(named) = self.names.get_mut(name) else { return };
         match answer {
-            Ok(Answer { v4, v6, valid_until }) => {
+            Ok(ResolvedName { v4, v6, valid_until }) => {
                 let next = succeed(&named.addresses, v4, v6);
                 named.addresses = ordered(name, &named.addresses, &next);
                 named.due = valid_until.max(now + TTL_MIN);
@@ -291,7 +291,7 @@ impl Watch {
     }
 }
 
-fn ask(mut feed: Box<dyn Feed>, pause: Duration) -> Asked {
+fn ask(mut feed: Box<dyn Feed>, pause: Duration) -> PendingList {
     Box::pin(async move {
         tokio::time::sleep(pause).await;
         let list = feed.next().await;
@@ -300,7 +300,7 @@ fn ask(mut feed: Box<dyn Feed>, pause: Duration) -> Asked {
 }
 
 /// Returns the result of a running feed request; never without one.
-async fn next_list(asked: &mut Option<Asked>) -> (Box<dyn Feed>, List) {
+async fn next_list(asked: &mut Option<PendingList>) -> (Box<dyn Feed>, List) {
     match asked {
         Some(asked) => asked.as_mut().await,
         None => std::future::pending().await,
@@ -341,19 +341,19 @@ async fn first_lists(watches: &mut [Watch], deadline: Instant) {
         let (at, feed, list) = match result {
             Ok(told) => told,
             Err(error) => {
-                tracing::error!(%error, "a feed of nodes has ended; its upstream has no nodes until it is configured again");
+                tracing::error!(%error, "a feed of nodes ended; its upstream has no nodes until it is written again");
                 continue;
             }
         };
         match list {
             Some(list) => watches[at].hear(&feed.name(), list),
-            None => tracing::warn!(feed = feed.name(), "the nodes of a service are not known yet"),
+            None => tracing::warn!(feed = feed.name(), "no list of nodes of a service yet"),
         }
         watches[at].feed = Some(feed);
     }
 }
 
-type Answers = Vec<(String, Result<Answer, DnsError>)>;
+type Answers = Vec<(String, Result<ResolvedName, DnsError>)>;
 
 async fn resolve_all(resolver: &Resolver, names: HashSet<String>, deadline: Instant) -> Answers {
     let mut queries = JoinSet::new();
@@ -603,7 +603,7 @@ mod tests {
         let of = |source| watch(Resolver::with_servers(&[]).expect("resolver"), source);
         let configured = nodes(&["a.sigma.test", "10.1.1.1"]);
         let mut former = of(Source::Configured(&configured));
-        let answer = |text| Answer { v4: Some(vec![ip(text)]), v6: None, valid_until: Instant::now() };
+        let answer = |text| ResolvedName { v4: Some(vec![ip(text)]), v6: None, valid_until: Instant::now() };
         former.learn("a.sigma.test", Ok(answer("127.0.0.7")), Instant::now());
         let changed = nodes(&["10.2.2.2", "A.sigma.test"]);
         let mut next = of(Source::Configured(&changed));

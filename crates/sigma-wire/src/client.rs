@@ -194,7 +194,7 @@ impl Connection {
             Connection::H1(c) => c.poll_rest(cx),
             Connection::H2(c) => c.poll_rest(cx),
             Connection::H3(c) => c.poll_rest(cx),
-            // The end of a response is a record of its own, which is read with the body.
+            // The end of a response is its own record, which is read with the body.
             Connection::Fcgi(_) => Poll::Pending,
             Connection::Dubbo(c) => Poll::Ready(c.take_rest()),
         }
@@ -224,7 +224,7 @@ impl Connection {
         match self {
             Connection::H1(c) => c.poll_bytes(cx),
             Connection::H2(_) | Connection::H3(_) | Connection::Fcgi(_) | Connection::Dubbo(_) => {
-                Poll::Ready(Err(rules::bad_response("the connection carries messages and no bytes")))
+                Poll::Ready(Err(rules::bad_response("the connection carries messages, not a byte stream")))
             }
         }
     }

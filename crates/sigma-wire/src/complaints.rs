@@ -44,9 +44,9 @@ pub(crate) fn log(who: &str, node: &str, text: &[u8]) {
     let Some(left_out) = admitted else { return };
     let shown = shown(text);
     if left_out > 0 {
-        tracing::warn!(node, left_out, "{who} complains, after others that were left out: {shown}");
+        tracing::warn!(node, left_out, "{who} reports an error (others were dropped): {shown}");
     } else {
-        tracing::warn!(node, "{who} complains: {shown}");
+        tracing::warn!(node, "{who} reports an error: {shown}");
     }
 }
 

@@ -13,8 +13,8 @@ pub(crate) fn announce(alternative: Option<&str>, head: &mut ResponseHead) {
     }
 }
 
-/// Frames a final response, as [`frame_response`] does. The response to a CONNECT is the gateway's own, and may ask for
-/// credentials of a proxy; a node's demand is never the client's.
+/// Frames a final response, as [`frame_response`] does. The response to a CONNECT is the gateway's own, and may
+/// request credentials of a proxy; a node's demand is never the client's.
 pub(crate) fn frame_final(
     head: &mut ResponseHead,
     length: BodyLength,
@@ -62,7 +62,7 @@ pub(crate) fn lower(limit: u64, other: u64) -> u64 {
 
 /// The fault of a request without room in the worker's budget.
 pub(crate) const NO_ROOM: Fault =
-    Fault::new(FaultKind::MemoryLimit, "memory for clients is used up (limits.held_bytes_per_worker)");
+    Fault::new(FaultKind::MemoryLimit, "the memory for clients is used up (limits.held_bytes_per_worker)");
 
 /// Checks a request body against its limit; 0 is no limit.
 ///
@@ -71,14 +71,14 @@ pub(crate) const NO_ROOM: Fault =
 #[inline]
 pub(crate) fn check_body(bytes: u64, limit: u64) -> Result<(), Fault> {
     if limit > 0 && bytes > limit {
-        return Err(Fault::new(FaultKind::RequestBodyTooLarge, "the request body is over its limit"));
+        return Err(Fault::new(FaultKind::RequestBodyTooLarge, "the request body exceeds its limit"));
     }
     Ok(())
 }
 
 /// Returns the fault of a node that ends a stream.
 pub(crate) fn terminated() -> Fault {
-    Fault::new(FaultKind::ConnectionTerminated, "the node ended the stream before its answer")
+    Fault::new(FaultKind::ConnectionTerminated, "the node ended the stream before its response")
 }
 
 /// Returns the target with certain raw bytes encoded: clients send them raw, HTTP/1 forwards them, and many servers

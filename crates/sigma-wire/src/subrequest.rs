@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use sigma_buffer::held::{self, Held};
+use sigma_buffer::held::{self, CountedBytes};
 use sigma_http::h1::frame_response;
 use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, Headers, ResponseHead};
 use sigma_net::Deadline;
@@ -22,8 +22,8 @@ pub struct Subrequest {
     body_limit: u64,
     taken: usize,
     /// Both bodies, and the bodies that the exchange has in memory.
-    held: Held,
-    bodies_held: Held,
+    held: CountedBytes,
+    bodies_held: CountedBytes,
     /// The total timeout.
     patience: Deadline,
     /// The caller has left.
@@ -74,8 +74,8 @@ impl Subrequest {
             body,
             body_limit: 0,
             taken: 0,
-            held: Held::default(),
-            bodies_held: Held::default(),
+            held: CountedBytes::default(),
+            bodies_held: CountedBytes::default(),
             patience,
             abandoned,
             received: Received::default(),
@@ -97,9 +97,9 @@ impl Subrequest {
     pub fn into_received(self) -> Result<Received, &'static str> {
         match self.end {
             End::Whole => Ok(self.received),
-            End::Open | End::Broken => Err("the answer broke off"),
-            End::TooLong => Err("the answer is longer than its limit"),
-            End::TooLate => Err("no answer in time"),
+            End::Open | End::Broken => Err("the response is incomplete"),
+            End::TooLong => Err("the response exceeds its limit"),
+            End::TooLate => Err("no response in time"),
         }
     }
 
@@ -113,7 +113,7 @@ impl Subrequest {
         Poll::Ready(Ok(piece.map_or(Frame::End, Frame::Data)))
     }
 
-    /// Ends like a client whose patience is over.
+    /// Ends like a client whose patience has ended.
     pub(crate) fn poll_departure(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.abandoned.get() || self.end == End::TooLong {
             return Poll::Ready(());
@@ -166,8 +166,8 @@ impl Subrequest {
     pub(crate) fn poll_flush(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
         let gone = |reason| Poll::Ready(Err(Fault::new(FaultKind::ClientGone, reason)));
         match self.end {
-            End::TooLong => gone("the answer is longer than the caller's limit"),
-            _ if self.abandoned.get() => gone("the caller has left"),
+            End::TooLong => gone("the response exceeds the caller's limit"),
+            _ if self.abandoned.get() => gone("the caller has ended"),
             _ => Poll::Ready(Ok(())),
         }
     }

@@ -46,10 +46,10 @@ impl Tunnel {
         match (head.status, accept) {
             (101, Some(accept)) => match head.headers.find(b"sec-websocket-accept") {
                 Some(got) if got == accept.as_bytes() => Ok(()),
-                _ => failed("the node's Sec-WebSocket-Accept does not fit the key"),
+                _ => failed("the node's Sec-WebSocket-Accept does not match the key"),
             },
             // A success would mean an open tunnel to the client.
-            (200..=299, _) => failed("the node answered without opening a tunnel"),
+            (200..=299, _) => failed("the node responded without opening a tunnel"),
             _ => Ok(()),
         }
     }

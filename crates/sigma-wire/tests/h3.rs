@@ -11,8 +11,8 @@ use rcgen::{CertificateParams, KeyPair};
 use sigma_http::h1::{Tolerance, parse_request};
 use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, Headers, Method, RequestHead, ResponseHead};
 use sigma_net::quic::{
-    self, ConnectionLost, Endpoint, EndpointOptions, Identities, Neighbours, Place, QuicKeys, QuicLimits,
-    RecvError,
+    self, ConnectionLost, ConnectionOwner, Endpoint, EndpointOptions, Identities, Neighbours, QuicKeys,
+    QuicLimits, RecvError,
 };
 use sigma_net::tls::pem::Pair;
 use sigma_net::tls::{
@@ -92,7 +92,7 @@ fn drive(endpoint: &Endpoint) {
 fn listen() -> (Endpoint, SocketAddr) {
     let options = EndpointOptions {
         keys: Arc::new(QuicKeys::random().expect("it is set up")),
-        place: Place { generation: 0, worker: 0 },
+        place: ConnectionOwner { generation: 0, worker: 0 },
         neighbours: Arc::new(Neighbours::new(1)),
         steering: None,
         limits: QuicLimits::default(),

@@ -25,10 +25,10 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Write a configuration to start from
     Init(Init),
-    /// Make a configuration of another gateway's, or of what describes an API
+    /// Convert another gateway's configuration or an OpenAPI document
     #[command(subcommand)]
     Import(Import),
-    /// Send the same requests to two servers, such as an original and its conversion, and compare the responses
+    /// Send the same requests to two servers, such as an original gateway and its conversion, and compare the responses
     Probe(Compare),
     /// Start the gateway
     Run(Run),
@@ -38,22 +38,22 @@ pub(crate) enum Command {
     Proxy(Proxy),
     /// Check a configuration and list all its problems
     Check(Check),
-    /// Tell a running gateway to load its configuration again
+    /// Reload the configuration of a running gateway
     Reload(Signal),
-    /// Tell a running gateway to reopen its log files, after they were renamed
+    /// Reopen the log files of a running gateway, after they were renamed
     Reopen(Signal),
-    /// Tell a running gateway to finish its open exchanges and end
+    /// Stop a running gateway after its open requests have finished
     Stop(Signal),
     /// List the gateways that run on this machine
     List,
     /// Start a gateway without routes, on the default port
     #[command(hide = true)]
     Bare,
-    /// Tell a running gateway to start its program again, hand everything over to it, and end
+    /// Upgrade a running gateway: start its program again, hand over the sockets, and end the old process
     Upgrade(Signal),
     /// Show which route matches a request, and why the others do not
     Routes(Routes),
-    /// Print the meaning of a reason that a log line or an error response has, and the remedy
+    /// Explain a `reason` of a log line or an error response, with its remedy
     Explain(Explain),
     /// Read and change the resources of running gateways
     Ctl(crate::ctl::Ctl),
@@ -61,7 +61,7 @@ pub(crate) enum Command {
     Lua(Lua),
     /// List the plugins of this build, or print the reference of one
     Plugins(Plugins),
-    /// Print a script with which a shell completes this command line
+    /// Print the completion script for a shell
     Completions(Completions),
     /// Print the manual page: `sigma man | man -l -`
     Man,
@@ -108,7 +108,7 @@ pub(crate) enum Import {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0 written; 1 the source cannot be read; 2 something that guards access has no counterpart: its routes answer 503 in the written file, and with --strict no file is written."
+    after_help = "Exit status: 0 written; 1 the source cannot be read; 2 a guard of access cannot be converted: its routes return 503 in the written file; with --strict no file is written."
 )]
 pub(crate) struct ImportFiles {
     /// The files; files that they include are read too
@@ -117,13 +117,13 @@ pub(crate) struct ImportFiles {
     /// The file to write [default: the standard output]
     #[arg(short = 'o', long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// The form of the report on each line of the source: to the standard output with -o, else to the standard error
+    /// Format of the report on each line of the source; printed to stdout with -o, else to stderr
     #[arg(long, value_enum, default_value_t = ReportForm::Text)]
     pub(crate) report: ReportForm,
-    /// Write no file if something that guards access has no counterpart
+    /// Write no file if a guard of access cannot be converted
     #[arg(long, conflicts_with = "accept_gaps")]
     pub(crate) strict: bool,
-    /// End with status 0 although routes are closed
+    /// Exit with status 0 even if routes return 503 because their guard cannot be converted
     #[arg(long)]
     pub(crate) accept_gaps: bool,
     /// Write requests that compare the original with the result, as JSON
@@ -133,8 +133,8 @@ pub(crate) struct ImportFiles {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0 all responses are alike; 1 some differ, or a server cannot be reached.\n\
-Compared are the status, Location, cookies by their attributes, the body of successes, and all fields that do not frame the message."
+    after_help = "Exit status: 0 all responses are equal; 1 some differ, or a server cannot be reached.\n\
+It compares the status, Location, the attributes of cookies, the body of 2xx responses, and all fields except those that frame the message."
 )]
 pub(crate) struct Compare {
     /// The original: http://HOST:PORT, or PORT=http://HOST:PORT for the probes of one listener
@@ -146,10 +146,10 @@ pub(crate) struct Compare {
     /// The requests, as `sigma import --probe` writes them
     #[arg(short = 'f', long, value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// A field whose differences do not count, such as x-served-by
+    /// A header field whose differences are ignored, such as x-served-by
     #[arg(long, value_name = "FIELD")]
     pub(crate) allow: Vec<String>,
-    /// Milliseconds for each request
+    /// Timeout of each request, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 10_000)]
     pub(crate) timeout_ms: u64,
     /// The form of the report
@@ -231,7 +231,7 @@ pub(crate) struct Lua {
     /// The phase of a function; a plugin runs in all its phases
     #[arg(long, value_name = "PHASE", default_value = "access")]
     pub(crate) phase: String,
-    /// Where modules are searched that the file requires, as in the setting `lua.path`
+    /// Search path for modules that the file requires, as in the setting `lua.path`
     #[arg(long, value_name = "PATH")]
     pub(crate) path: Option<String>,
     /// The status of the node's response
@@ -281,7 +281,7 @@ pub(crate) struct Run {
     /// Also start a small origin at each of these addresses, to try the gateway with
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub(crate) with_demo_origin: Vec<SocketAddr>,
-    /// Also start a small OpenID provider at this loopback address, which logs everybody in: to try logins with
+    /// Also start a small OpenID provider at this loopback address, to try logins; it accepts every login
     #[arg(long, value_name = "ADDRESS", value_parser = crate::demo_provider::address)]
     pub(crate) with_demo_provider: Option<SocketAddr>,
 }

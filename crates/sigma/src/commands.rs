@@ -103,7 +103,8 @@ fn run(args: Run) -> Result<ExitCode> {
 /// Runs the gateway as the process that has started this one says.
 fn started(run: impl FnOnce(&Origin) -> Result<ExitCode>) -> Result<ExitCode> {
     // Before anything else is opened.
-    let renewal = Renewal::of_environment().context("what this process goes on with cannot be read")?;
+    let renewal =
+        Renewal::of_environment().context("cannot read the state that the previous program handed over")?;
     let origin = Origin::of_environment().context("cannot read how this process was started")?;
     if let Some(renewal) = renewal {
         return supervise_on(renewal, &origin);
@@ -153,7 +154,7 @@ fn serve(mut source: Source, extras: Extras, origin: &Origin) -> Result<ExitCode
     let stays = checked.format == Some(NIUBIX_JSON) && !extras.as_niubix;
     if source.in_background && (!settings.process.daemon || stays) {
         bail!(
-            "`start` takes a sigma.json; another configuration sets `process.daemon: true`, and then `sigma run` starts it"
+            "`sigma start` needs a sigma.json; for another configuration set `process.daemon: true` and use `sigma run`"
         );
     }
     if settings.process.daemon && !stays {
@@ -275,7 +276,7 @@ fn tell_of_shares(shares: &Descriptors, settings: &Settings) {
     let is_chosen = per_worker != Limits::default().connections_per_worker;
     if clients < wanted && (is_chosen || clients < FEW_CLIENTS) {
         tracing::warn!(
-            "limits.connections_per_worker allows {wanted} clients, the limit on open files ({limit}) only {clients}: raise it (LimitNOFILE of a unit, `ulimit -n`)"
+            "limits.connections_per_worker allows {wanted} clients, but the limit on open files ({limit}) allows only {clients}: raise LimitNOFILE of the systemd unit, or `ulimit -n`"
         );
     }
 }

@@ -44,7 +44,7 @@ pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     match address.ip().is_loopback() {
         true => Ok(address),
         false => Err(format!(
-            "{} is not a loopback address; the demo provider logs everybody in, so write 127.0.0.1:{}",
+            "{} is not a loopback address; the demo provider accepts every login, so write 127.0.0.1:{}",
             address.ip(),
             address.port()
         )),
@@ -61,7 +61,7 @@ pub(crate) fn start(address: SocketAddr, claim: Claim) -> Result<()> {
     }
     let listener = crate::demo::listen(address, claim)?;
     let issuer = format!("http://{}", listener.local_addr()?);
-    let provider = Provider::new(issuer.clone()).ok().context("no key can be made")?;
+    let provider = Provider::new(issuer.clone()).ok().context("cannot generate a key")?;
     let router = Router::new()
         .route("/.well-known/openid-configuration", get(discovery))
         .route("/keys", get(keys))
@@ -75,7 +75,7 @@ pub(crate) fn start(address: SocketAddr, claim: Claim) -> Result<()> {
             tracing::error!(%error, "the demo provider has ended");
         }
     });
-    println!("the demo provider at {issuer} logs everybody in as {USER}: for trying only");
+    println!("the demo provider at {issuer} logs in every user as {USER}: use it for tests only");
     Ok(())
 }
 
@@ -86,12 +86,12 @@ struct Provider {
     issuer: String,
     key: EcdsaKeyPair,
     random: SystemRandom,
-    codes: Kept<Login>,
-    access_tokens: Kept<()>,
+    codes: ExpiringValues<Login>,
+    access_tokens: ExpiringValues<()>,
 }
 
 /// Values under names that cannot be guessed, each with the time of its end.
-struct Kept<T>(Mutex<VecDeque<(String, Instant, T)>>);
+struct ExpiringValues<T>(Mutex<VecDeque<(String, Instant, T)>>);
 
 /// A login whose tokens were not fetched yet.
 struct Login {
@@ -102,9 +102,9 @@ struct Login {
     challenge: Option<String>,
 }
 
-impl<T> Kept<T> {
-    fn new() -> Kept<T> {
-        Kept(Mutex::default())
+impl<T> ExpiringValues<T> {
+    fn new() -> ExpiringValues<T> {
+        ExpiringValues(Mutex::default())
     }
 
     fn put(&self, name: String, life: Duration, value: T) {
@@ -132,7 +132,13 @@ impl Provider {
     fn new(issuer: String) -> Result<Provider, Unspecified> {
         let key = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING)?;
         let random = SystemRandom::new();
-        Ok(Provider { issuer, key, random, codes: Kept::new(), access_tokens: Kept::new() })
+        Ok(Provider {
+            issuer,
+            key,
+            random,
+            codes: ExpiringValues::new(),
+            access_tokens: ExpiringValues::new(),
+        })
     }
 
     /// A name that cannot be guessed.
@@ -232,14 +238,14 @@ fn asked(RawQuery(query): RawQuery) -> Result<(Login, Option<String>), Refused> 
     let query = query.unwrap_or_default();
     let one = |name: &str| parameter(query.as_bytes(), name);
     if one("response_type").as_deref() != Some("code") {
-        return Err(wrong("response_type has to be code"));
+        return Err(wrong("response_type must be code"));
     }
     let client_id = one("client_id").ok_or_else(|| wrong("client_id is missing"))?;
     let redirect_uri = one("redirect_uri").filter(|uri| is_of_this_machine(uri));
-    let redirect_uri = redirect_uri.ok_or_else(|| wrong("redirect_uri has to be on a loopback address"))?;
+    let redirect_uri = redirect_uri.ok_or_else(|| wrong("redirect_uri must have a loopback address"))?;
     let challenge = one("code_challenge");
     if challenge.is_some() && one("code_challenge_method").as_deref() != Some("S256") {
-        return Err(wrong("code_challenge_method has to be S256"));
+        return Err(wrong("code_challenge_method must be S256"));
     }
     Ok((Login { client_id, redirect_uri, nonce: one("nonce"), challenge }, one("state")))
 }
@@ -450,7 +456,7 @@ mod tests {
 
     #[test]
     fn codes_and_tokens_are_bounded_and_expire() {
-        let kept = Kept::new();
+        let kept = ExpiringValues::new();
         for number in 0..=KEPT_MAX {
             kept.put(number.to_string(), CODE_LIFE, ());
         }

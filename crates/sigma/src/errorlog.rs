@@ -83,7 +83,7 @@ impl<S: Subscriber> Layer<S> for Allowances {
 
 /// At the level of the lines themselves, so that it is seen where they are.
 fn tell_of(lines: u64, level: Level) {
-    const TEXT: &str = "lines like the next one were left out";
+    const TEXT: &str = "similar lines were dropped";
     if level == Level::ERROR {
         tracing::error!(target: OWN_TARGET, lines, "{TEXT}");
     } else if level == Level::WARN {
@@ -143,7 +143,7 @@ pub(crate) fn start(config: &ErrorLog) -> Result<(Control, Ending)> {
     start_with(config, Outcome::new())
 }
 
-/// The same in a process that goes on as another program, which has left `outcome`.
+/// The same in a process that continues as another program, which has left `outcome`.
 pub(crate) fn go_on(config: &ErrorLog, outcome: Option<OwnedFd>) -> Result<(Control, Ending)> {
     start_with(config, outcome.map(Outcome::over).or_else(Outcome::new))
 }
@@ -153,7 +153,7 @@ fn start_with(config: &ErrorLog, outcome: Option<Outcome>) -> Result<(Control, E
         "stderr" => LogTarget::Stderr,
         path => LogTarget::File(PathBuf::from(path)),
     };
-    let writer = LogWriter::start(target, QUEUED_LINES).context("the error log cannot be written")?;
+    let writer = LogWriter::start(target, QUEUED_LINES).context("cannot write the error log")?;
     let lines: Lines = writer.lines();
     let filter = filter(&config.level)
         .map_err(anyhow::Error::msg)

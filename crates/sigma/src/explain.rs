@@ -36,7 +36,7 @@ fn explained(word: &str) -> Result<String> {
     match text.is_empty() {
         false => Ok(text),
         true => Err(anyhow!(
-            "unknown reason [{word}]: the nearest are {}; docs/troubleshooting.md lists all",
+            "unknown reason `{word}`; similar reasons: {}; docs/troubleshooting.md lists all",
             nearest(&wanted).join(", ")
         )),
     }
@@ -78,7 +78,7 @@ mod tests {
     fn unknown_words_have_near_ones() {
         let error = explained("conection_refused").unwrap_err().to_string();
         assert!(
-            error.contains("unknown reason [conection_refused]: the nearest are connection_refused"),
+            error.contains("unknown reason `conection_refused`; similar reasons: connection_refused"),
             "{error}"
         );
         let error = explained("overloaded").unwrap_err().to_string();

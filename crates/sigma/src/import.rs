@@ -53,7 +53,7 @@ fn open_api(args: &ImportOpenApi) -> Result<ExitCode> {
         eprintln!("{name}: {note}");
     }
     let made = serde_norway::to_string(&imported.configuration)?;
-    let made = format!("# Made of {} by `sigma import openapi`.\n{made}", plain(&name.to_string()));
+    let made = format!("# Converted from {} by `sigma import openapi`.\n{made}", plain(&name.to_string()));
     match &args.output {
         Some(path) => write_new(path, &made, "-o FILE"),
         None => Ok(printed(made.as_bytes())),
@@ -83,7 +83,7 @@ fn files(format: Format, args: &ImportFiles) -> Result<ExitCode> {
     report(args, &imported);
     let has_gaps = imported.report.has_open_guards();
     if has_gaps && args.strict {
-        eprintln!("no file is written: something that guards access has no counterpart (--strict)");
+        eprintln!("no file was written: a guard of access cannot be converted (--strict)");
         return Ok(ExitCode::from(CLOSED_ROUTES));
     }
     if let Some(path) = &args.probe {
@@ -91,7 +91,7 @@ fn files(format: Format, args: &ImportFiles) -> Result<ExitCode> {
     }
     write_document(args.output.as_deref(), &text)?;
     if has_gaps && !args.accept_gaps {
-        eprintln!("routes with a guard that has no counterpart answer 503; the report names them");
+        eprintln!("routes whose guard cannot be converted return 503; the report lists them");
         return Ok(ExitCode::from(CLOSED_ROUTES));
     }
     Ok(ExitCode::SUCCESS)
@@ -124,7 +124,7 @@ fn write_document(path: Option<&Path>, text: &str) -> Result<()> {
     };
     create(path, text, "-o FILE")?;
     let name = path.display();
-    eprintln!("{name} is written; `sigma check {name}` checks it, `sigma run {name}` serves it");
+    eprintln!("wrote {name}; check it with `sigma check {name}`, serve it with `sigma run {name}`");
     Ok(())
 }
 

@@ -101,7 +101,7 @@ pub(crate) fn execute(args: Init) -> Result<ExitCode> {
 pub(crate) fn write_new(path: &Path, text: &str, command: &str) -> Result<ExitCode> {
     let name = path.display();
     create(path, text, command)?;
-    println!("{name} is written; `sigma check {name}` checks it, `sigma run {name}` serves it");
+    println!("wrote {name}; check it with `sigma check {name}`, serve it with `sigma run {name}`");
     Ok(ExitCode::SUCCESS)
 }
 
@@ -111,7 +111,7 @@ pub(crate) fn create(path: &Path, text: &str, command: &str) -> Result<()> {
     let mut file =
         OpenOptions::new().write(true).create_new(true).open(path).map_err(|error| match error.kind() {
             ErrorKind::AlreadyExists => {
-                anyhow!("{name} exists and is left as it is; name another file: `{command}`")
+                anyhow!("{name} exists and was not changed; name another file: `{command}`")
             }
             _ => anyhow!("cannot write {name}: {error}"),
         })?;

@@ -22,7 +22,7 @@ pub(crate) fn execute() -> Result<ExitCode> {
     let found = running(Path::new("/proc")).context("cannot read /proc")?;
     let line = |running: &Running| format!("{}\t{}\n", running.pid, running.words.join(" "));
     let text: String = match found.is_empty() {
-        true => "no gateway runs\n".to_owned(),
+        true => "no gateway is running\n".to_owned(),
         false => found.iter().map(line).collect(),
     };
     Ok(printed(text.as_bytes()))

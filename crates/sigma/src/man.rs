@@ -16,37 +16,34 @@ const SECTIONS: [Section; 3] = [
         &[
             (
                 "SIGHUP",
-                "Load the configuration again. On a problem the one in force stays, and the error log lists all problems.",
+                "Reload the configuration. If it has problems, the old one stays in force and the error log lists them.",
             ),
             ("SIGUSR1", "Reopen the log files, after they were renamed."),
             (
                 "SIGUSR2",
-                "Upgrade: start the program as it is now, hand everything over to it, and let it replace this process.",
+                "Upgrade: start the program that is now installed, hand over the sockets, and end this process.",
             ),
             (
                 "SIGTERM, SIGINT",
-                "Take no more connections, finish open exchanges for at most `timeouts.drain_ms`, and end. A second one, a second or more after the first, ends at once with 128 and the signal's number as the status.",
+                "Drain: accept no new connections, let open requests finish for at most `timeouts.drain_ms`, and end. A second signal, at least one second later, ends the process at once; the exit status is then 128 plus the signal's number.",
             ),
         ],
     ),
     (
         "ENVIRONMENT",
         &[
-            ("SIGMA_ADMIN", "Where `sigma ctl` finds the Admin API, unless `--admin` says it."),
-            ("SIGMA_ADMIN_KEY", "The key of the Admin API, unless `--key` or `--key-file` gives it."),
+            ("SIGMA_ADMIN", "URL of the Admin API for `sigma ctl`; `--admin` overrides it."),
+            ("SIGMA_ADMIN_KEY", "Key of the Admin API; `--key` and `--key-file` override it."),
             (
                 "SIGMA_ADMIN_CA, SIGMA_ADMIN_CERT, SIGMA_ADMIN_CERT_KEY",
-                "Files (PEM): the authorities that may vouch for the Admin API, the certificate that is shown to it, and the certificate's key.",
+                "PEM files: trusted authorities for the Admin API's certificate, the client certificate, and its key.",
             ),
         ],
     ),
     (
         "FILES",
         &[
-            (
-                "sigma.yaml",
-                "The configuration of a command that is given none, in the folder where it is called.",
-            ),
+            ("sigma.yaml", "Default configuration file of commands, in the current folder."),
             ("/etc/sigma/sigma.yaml", "The configuration of the service."),
             (
                 "/var/lib/sigma",
@@ -98,7 +95,7 @@ pub(crate) fn page(mut command: Command) -> io::Result<Vec<u8>> {
 
 /// A section for each command that help shows, and for those below it.
 fn commands(parent: &Command, out: &mut String) -> io::Result<()> {
-    for command in parent.get_subcommands().filter(|one| is_told(one)) {
+    for command in parent.get_subcommands().filter(|one| is_documented(one)) {
         let is_known = |arg: &Arg| {
             let of_parent = |other: &Arg| other.is_global_set() && other.get_id() == arg.get_id();
             arg.get_id() == "help" || parent.get_arguments().any(of_parent)
@@ -120,7 +117,7 @@ fn commands(parent: &Command, out: &mut String) -> io::Result<()> {
 }
 
 /// Whether help shows it. The command `help` is what this page is.
-fn is_told(command: &Command) -> bool {
+fn is_documented(command: &Command) -> bool {
     !command.is_hide_set() && command.get_name() != "help"
 }
 
@@ -185,10 +182,10 @@ mod tests {
     use crate::args::Cli;
 
     /// The commands that help shows, in the order of the page.
-    fn told(parent: &Command, out: &mut Vec<Command>) {
-        for command in parent.get_subcommands().filter(|one| is_told(one)) {
+    fn collect(parent: &Command, out: &mut Vec<Command>) {
+        for command in parent.get_subcommands().filter(|one| is_documented(one)) {
             out.push(command.clone());
-            told(command, out);
+            collect(command, out);
         }
     }
 
@@ -201,7 +198,7 @@ mod tests {
         let page = rendered();
         let (mut root, mut all) = (Cli::command(), Vec::new());
         root.build();
-        told(&root, &mut all);
+        collect(&root, &mut all);
         for name in ["sigma run", "sigma import openapi", "sigma ctl", "sigma ctl get"] {
             assert!(all.iter().any(|one| one.get_bin_name() == Some(name)), "{name}");
         }

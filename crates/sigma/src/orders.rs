@@ -32,21 +32,21 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Largest configuration that is searched for `pid_file`.
 const FILE_BYTES_MAX: usize = 64 << 20;
 
-/// Asks for a reload and waits for its outcome.
+/// Requests a reload and waits for its outcome.
 pub(crate) fn reload(args: &Signal) -> Result<ExitCode> {
     order(process_of(args)?, SignalNumber::HUP, "reload", RELOAD_LIMIT).map_err(|refusal| match refusal {
         Refusal::Refused(problem) => {
-            anyhow!("the reload was refused, the old configuration stays in force:\n{problem}")
+            anyhow!("the reload failed and the old configuration stays in force:\n{problem}")
         }
         Refusal::Other(error) => error,
     })
 }
 
-/// Asks for an upgrade and waits for its outcome.
+/// Requests an upgrade and waits for its outcome.
 pub(crate) fn upgrade(args: &Signal) -> Result<ExitCode> {
     order(process_of(args)?, SignalNumber::USR2, "upgrade", UPGRADE_LIMIT).map_err(|refusal| match refusal {
         Refusal::Refused(problem) => {
-            anyhow!("the upgrade has failed, the old process goes on:\n{problem}")
+            anyhow!("the upgrade failed and the old process keeps serving:\n{problem}")
         }
         Refusal::Other(error) => error,
     })
@@ -56,7 +56,7 @@ pub(crate) fn upgrade(args: &Signal) -> Result<ExitCode> {
 pub(crate) fn stop(args: &Signal) -> Result<ExitCode> {
     let pid = process_of(args)?;
     tell(pid, SignalNumber::TERM)?;
-    println!("process {} finishes its open exchanges and ends", pid.as_raw_nonzero());
+    println!("process {} finishes its open requests and then ends", pid.as_raw_nonzero());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -75,12 +75,12 @@ fn process_of(args: &Signal) -> Result<Pid> {
         (None, Some(file)) => number_in(file)?,
         (None, None) => running(args.conf.as_deref())?,
     };
-    Pid::from_raw(number).filter(|_| number > 0).ok_or_else(|| anyhow!("{number} is no process id"))
+    Pid::from_raw(number).filter(|_| number > 0).ok_or_else(|| anyhow!("{number} is not a process id"))
 }
 
 /// The id of the gateway that runs with a configuration.
 fn running(conf: Option<&Path>) -> Result<i32> {
-    const HOW: &str = "name the process with --pid, or its file with --pid-file";
+    const HOW: &str = "name the process with --pid or its pid file with --pid-file";
     let path = conf.unwrap_or(Path::new(DEFAULT_FILE));
     let text = std::fs::read_to_string(path);
     let is_missing = text.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound);
@@ -107,7 +107,7 @@ fn running(conf: Option<&Path>) -> Result<i32> {
             anyhow!("no gateway runs with the pid file {} of {}; {HOW}", file.display(), path.display())
         }
         (None, _) => {
-            anyhow!("no running gateway is known for {}, which names no `pid_file`; {HOW}", path.display())
+            anyhow!("{} sets no `pid_file`, so its process is unknown; {HOW}", path.display())
         }
     })
 }
@@ -120,7 +120,7 @@ fn held(file: &Path) -> std::io::Result<Option<i32>> {
             // Root would signal any process that another user writes there.
             if geteuid().is_root() && owner != 0 && user_of(pid).is_some_and(|user| user != owner) {
                 return Err(std::io::Error::other(format!(
-                    "the file belongs to user {owner}, and process {pid} to another one"
+                    "the file belongs to user {owner}, but process {pid} belongs to another user"
                 )));
             }
             return Ok(Some(pid));
@@ -148,15 +148,15 @@ fn user_of(pid: i32) -> Option<u32> {
 fn number_in(file: &Path) -> Result<i32> {
     let text = std::fs::read_to_string(file)
         .with_context(|| format!("cannot read the pid file {}", file.display()))?;
-    text.trim().parse().with_context(|| format!("the pid file {} holds no number", file.display()))
+    text.trim().parse().with_context(|| format!("the pid file {} contains no process id", file.display()))
 }
 
 fn tell(pid: Pid, signal: SignalNumber) -> Result<()> {
     let number = pid.as_raw_nonzero();
     kill_process(pid, signal).map_err(|error| match error {
-        Errno::SRCH => anyhow!("no process has the id {number}: the gateway has ended"),
+        Errno::SRCH => anyhow!("there is no process {number}: the gateway has ended"),
         Errno::PERM => {
-            anyhow!("the process {number} belongs to another user; try it as that user or as root")
+            anyhow!("process {number} belongs to another user; run this command as that user or as root")
         }
         error => anyhow!("cannot signal process {number}: {}", std::io::Error::from(error)),
     })

@@ -64,7 +64,7 @@ impl Outcome {
             thread.spawn(move || pass_to_callers(&listener, &file)).map(drop)
         };
         if let Err(error) = pass() {
-            tracing::debug!(%error, "`sigma reload` cannot read the outcome of orders");
+            tracing::debug!(%error, "cannot publish the outcome of reloads for `sigma reload`");
         }
     }
 

@@ -38,7 +38,7 @@ pub(crate) fn execute(args: &Compare) -> Result<ExitCode> {
     let name = args.file.display();
     let size = std::fs::metadata(&args.file).with_context(|| format!("cannot read {name}"))?.len();
     if size > MOST_FILE_BYTES {
-        bail!("{name} has more than {} MiB", MOST_FILE_BYTES >> 20);
+        bail!("{name} is larger than {} MiB", MOST_FILE_BYTES >> 20);
     }
     let text = std::fs::read_to_string(&args.file).with_context(|| format!("cannot read {name}"))?;
     let probes = probe::read(&text).map_err(|reason| anyhow!("{name}: {reason}"))?;
@@ -93,7 +93,7 @@ fn of<'a>(servers: &'a [Server], probe: &Probe) -> &'a Server {
 fn ask(probe: &Probe, server: &Server, timeout: Duration) -> Result<Response> {
     let authority = &server.authority;
     let address = authority.to_socket_addrs().with_context(|| format!("cannot resolve {authority}"))?.next();
-    let address = address.with_context(|| format!("{authority} has no address"))?;
+    let address = address.with_context(|| format!("cannot resolve {authority}: no address"))?;
     let end = Instant::now() + timeout;
     let mut stream = TcpStream::connect_timeout(&address, timeout)
         .with_context(|| format!("cannot connect to {authority}"))?;

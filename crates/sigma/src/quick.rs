@@ -40,7 +40,7 @@ fn whole(listen: Option<&str>, secure: &Secure, plugins: Value, upstream: Option
     let mut config = json!({ "listeners": [listen.unwrap_or("127.0.0.1:9080")] });
     if let Some(name) = &secure.https {
         if listen.is_some() {
-            bail!("`--https` listens on the ports 80 and 443, so it excludes `--listen`");
+            bail!("`--https` listens on ports 80 and 443; remove `--listen`");
         }
         if !secure.agree_to_terms {
             bail!(

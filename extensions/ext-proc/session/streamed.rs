@@ -48,9 +48,9 @@ impl Session {
         let idle = streamed.timer.get_or_insert_with(|| timer(self.config.duplex_idle_timeout));
         if idle.as_mut().poll(task).is_ready() {
             self.tally.count(Event::Timeout);
-            streamed.end = Some(Err("the processor sends no more of its response in time"));
+            streamed.end = Some(Err("the processor's response timed out"));
             self.stream = None;
-            return Poll::Ready(Err("the processor sends no more of its response in time"));
+            return Poll::Ready(Err("the processor's response timed out"));
         }
         Poll::Pending
     }
@@ -71,8 +71,8 @@ impl Session {
             }
             // The client gets no trailers of such a response.
             Some(StreamedPart::Trailers(_)) if is_begun => self.streamed.end = Some(Ok(())),
-            _ if is_begun => self.break_streamed("the processor's response in pieces is out of order"),
-            _ => self.fail(Failure::Broken, "the processor's response in pieces does not begin with a head"),
+            _ if is_begun => self.break_streamed("the processor's streamed response is out of order"),
+            _ => self.fail(Failure::Broken, "the processor's streamed response does not begin with headers"),
         }
     }
 

@@ -189,7 +189,7 @@ fn addresses(lua: &Lua, host: &Rc<Host>, utils: &Table) -> mlua::Result<()> {
     })?;
     host.function(lua, utils, "parse_ipv4", |_, arguments| ip::parsed_v4(&arguments))?;
     host.function(lua, utils, "parse_ipv6", |_, arguments| ip::parsed_v6(&arguments))?;
-    let reason = "the gateway resolves names where it connects, and not for scripts";
+    let reason = "scripts cannot resolve names; the gateway resolves them when it connects";
     host.refuse(lua, utils, "core.utils.dns_parse".to_owned(), reason)
 }
 

@@ -20,9 +20,9 @@ const REFUSED: &[(&str, &[&str], &str)] = &[
     (
         "resolver",
         &["parse_domain", "parse_domain_for_nodes"],
-        "the gateway resolves names where it connects, and not for scripts",
+        "scripts cannot resolve names; the gateway resolves them when it connects",
     ),
-    ("event", &["push", "register"], "scripts get no events of the configuration"),
+    ("event", &["push", "register"], "scripts get no events of configuration changes"),
     ("pubsub", &["new"], "the gateway has no streams for scripts"),
     ("data_encryption", &["decrypt", "encrypt"], "scripts may not use the keys of the gateway"),
 ];

@@ -319,7 +319,7 @@ pub(super) fn register(lua: &Lua, host: &Rc<Host>, core: &Table, modules: &Modul
     core.raw_set("json", modules.shared("apisix.core.json", json)?)
 }
 
-/// The metatable of values that are encoded where their text is needed, so not for a log line that is left out.
+/// The metatable of values that are encoded where their text is needed, so not for a log line that is omitted.
 fn delayed(lua: &Lua, host: &Rc<Host>) -> mlua::Result<Table> {
     let metatable = lua.create_table()?;
     let host = Rc::clone(host);

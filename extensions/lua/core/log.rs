@@ -50,7 +50,7 @@ fn with_levels(lua: &Lua, host: &Rc<Host>, prefix: &[u8]) -> mlua::Result<Table>
     for (name, level) in LEVELS {
         let (level, prefix) = (*level, prefix.to_vec());
         host.function(lua, &log, name, move |_, arguments| {
-            // Texts that are made late are not made for a line that is left out.
+            // Texts that are made late are not made for a line that is omitted.
             if is_written(level) {
                 let mut line = prefix.clone();
                 line.extend_from_slice(&joined(&arguments, 1)?);
@@ -101,7 +101,7 @@ mod tests {
                 "local log = require('apisix.core').log log.error('a', 1, nil, true) log.warn() log.new('p: ').info('x') ngx.say('on')",
                 "on\n",
             ),
-            // A line that is left out costs no call.
+            // A line that is omitted costs no call.
             (
                 "local log = require('apisix.core').log local n = 0 local f = log.delay_exec(function(a, b) n = n + 1 return a .. b end, 'x', 'y') log.debug(f) ngx.say(n, tostring(f), tostring(f), n)",
                 "0xyxy1\n",

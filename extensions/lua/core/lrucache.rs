@@ -39,7 +39,7 @@ mod tests {
             // An old value of the right version is used again, unless the cache says otherwise.
             ("local c = new({ttl = 1e-9}) get(c, 'a', 1) get(c, 'a', 1)", "1"),
             ("local c = new({ttl = 1e-9, invalid_stale = true}) get(c, 'a', 1) get(c, 'a', 1)", "2"),
-            // Without a value nothing is kept, unless failures have a time of their own.
+            // Without a value nothing is kept, unless failures have their own time.
             ("local c = new() fail(c) fail(c)", "2"),
             (
                 "local c = new({neg_ttl = 9, neg_count = 9}) fail(c) local v, e = fail(c) assert(v == nil and e == 'no')",

@@ -98,7 +98,7 @@ pub(crate) fn returned(_engine: &Engine, values: &MultiValue, exchange: &Exchang
         return Some(reply);
     }
     if body.is_none() && status < 200 {
-        // As with `ngx.exit`, the request goes on.
+        // As with `ngx.exit`, the request continues.
         return None;
     }
     if let Some(body) = body {

@@ -55,7 +55,7 @@ pub(crate) struct Budget {
     has_much: Cell<bool>,
     /// The memory of the state without scripts.
     own_memory: Cell<usize>,
-    /// The run has no time left. The hook fails at each instruction then: so `pcall` cannot go on.
+    /// The run has no time left. The hook fails at each instruction then: so `pcall` cannot continue.
     is_spent: Cell<bool>,
     /// A function outside the interpreter has seen the end of the time.
     is_late: Cell<bool>,

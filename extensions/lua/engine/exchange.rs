@@ -120,13 +120,13 @@ impl Exchange {
         self.api_ctx.raw_set("var", variables)
     }
 
-    /// Whether the client can get the output while the script goes on.
+    /// Whether the client can get the output while the script continues.
     pub(crate) fn may_stream(&self, ctx: &Context) -> bool {
         let has_body = !matches!(self.status.get(), Some(204 | 304));
         has_body && ctx.request.client_method() != Method::Head
     }
 
-    /// Whether the client gets the head and the output so far, although the script goes on.
+    /// Whether the client gets the head and the output so far, although the script continues.
     pub(crate) fn is_output_due(&self) -> bool {
         let Some(bytes) = self.output.borrow().as_ref().map(Vec::len) else { return false };
         self.is_flush_due.get() || bytes >= POSTPONED_BYTES

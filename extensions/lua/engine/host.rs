@@ -16,7 +16,7 @@ use super::arguments::{Arguments, Results, nothing};
 use super::budget::Budget;
 use super::exchange::Exchange;
 use super::lifetime::{Alone, Lifetime};
-use super::place::Place;
+use super::place::ScriptPosition;
 
 /// Where a script runs, in nginx's terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,8 +67,8 @@ pub(crate) type Work = Pin<Box<dyn Future<Output = Ready>>>;
 /// Makes the results of a function that waited.
 pub(crate) type Ready = Box<dyn FnOnce(&Lua) -> Results>;
 
-/// A need of a function, before its script can go on.
-pub(crate) enum Wish {
+/// A need of a function, before its script can continue.
+pub(crate) enum ScriptNeed {
     /// Work outside the state.
     Work(Work),
     /// Room: the client has taken the output so far; the function returns 1.
@@ -104,8 +104,8 @@ pub(crate) struct WorkerFacts {
     pub(crate) own_name: String,
 }
 
-/// The most calls within each other from scripts into the gateway, by callbacks and metamethods. Each takes room on the
-/// stack of the thread, which has no other limit.
+/// The most calls nested in each other from scripts into the gateway, by callbacks and metamethods. Each takes room on
+/// the stack of the thread, which has no other limit.
 const MOST_NESTED: usize = 50;
 
 /// A call from a script into the gateway.
@@ -125,8 +125,8 @@ pub(crate) struct Host {
     alone: RefCell<Option<Rc<Alone>>>,
     stage: Cell<Stage>,
     /// The position of the script that runs.
-    place: RefCell<Option<Rc<Place>>>,
-    wish: RefCell<Option<Wish>>,
+    place: RefCell<Option<Rc<ScriptPosition>>>,
+    wish: RefCell<Option<ScriptNeed>>,
     /// Unset in states that only check texts.
     worker: OnceCell<WorkerFacts>,
     engine: RefCell<Weak<Engine>>,
@@ -266,7 +266,7 @@ impl Host {
         ctx: &mut Context,
         env: &Env<'_>,
         exchange: Rc<Exchange>,
-        place: &Rc<Place>,
+        place: &Rc<ScriptPosition>,
     ) {
         self.stage.set(stage);
         self.wish.borrow_mut().take();
@@ -286,7 +286,7 @@ impl Host {
     }
 
     /// Begins a call without an exchange, until [`Host::leave_place`].
-    pub(super) fn enter_at(&self, place: &Rc<Place>) {
+    pub(super) fn enter_at(&self, place: &Rc<ScriptPosition>) {
         self.enter_stage(Stage::Load);
         *self.place.borrow_mut() = Some(Rc::clone(place));
     }
@@ -298,7 +298,7 @@ impl Host {
     }
 
     /// The position of the script that runs; None while a text is loaded, and in conditions of routes.
-    pub(crate) fn place(&self) -> Option<Rc<Place>> {
+    pub(crate) fn place(&self) -> Option<Rc<ScriptPosition>> {
         self.place.borrow().clone()
     }
 
@@ -309,7 +309,7 @@ impl Host {
     }
 
     /// Begins a run of a timer, until [`Host::leave_alone`].
-    pub(super) fn enter_alone(&self, alone: &Rc<Alone>, place: &Rc<Place>) {
+    pub(super) fn enter_alone(&self, alone: &Rc<Alone>, place: &Rc<ScriptPosition>) {
         self.enter_stage(Stage::Timer);
         *self.place.borrow_mut() = Some(Rc::clone(place));
         *self.alone.borrow_mut() = Some(Rc::clone(alone));
@@ -380,7 +380,7 @@ impl Host {
     }
 
     /// Takes the wish of the function that yielded.
-    pub(super) fn take_wish(&self) -> Option<Wish> {
+    pub(super) fn take_wish(&self) -> Option<ScriptNeed> {
         self.wish.borrow_mut().take()
     }
 
@@ -409,7 +409,7 @@ impl Host {
         self.wrapped_waiting(lua, table, name, &self.waiting, run)
     }
 
-    /// Registers a function that writes: where a script cannot wait, it goes on at once, and returns 1.
+    /// Registers a function that writes: where a script cannot wait, it continues at once, and returns 1.
     pub(crate) fn writing_function(
         self: &Rc<Self>,
         lua: &Lua,
@@ -435,7 +435,7 @@ impl Host {
             }
             Wait::For(wish) => {
                 // Exit is no wait, and is allowed where its function says so.
-                if !host.stage().may_wait() && !matches!(wish, Wish::Exit(_)) {
+                if !host.stage().may_wait() && !matches!(wish, ScriptNeed::Exit(_)) {
                     return Err(host.stage().disabled());
                 }
                 *host.wish.borrow_mut() = Some(wish);
@@ -450,7 +450,7 @@ impl Host {
     /// Counts a call from a script, until the result is dropped.
     ///
     /// # Errors
-    /// Returns the text of a Lua error if there are too many within each other.
+    /// Returns the text of a Lua error if there are too many nested in each other.
     pub(crate) fn nested(&self) -> Result<Nested<'_>, String> {
         if self.nested.get() >= MOST_NESTED {
             return Err("stack overflow: too many calls of the gateway within each other".to_owned());
@@ -487,7 +487,7 @@ pub(crate) enum Wait {
     /// It need not wait.
     Ready(MultiValue),
     /// The script goes on when this has come.
-    For(Wish),
+    For(ScriptNeed),
 }
 
 impl Wait {
@@ -496,7 +496,7 @@ impl Wait {
         future: impl Future<Output = T> + 'static,
         results: impl FnOnce(&Lua, T) -> Results + 'static,
     ) -> Wait {
-        Wait::For(Wish::Work(Box::pin(async move {
+        Wait::For(ScriptNeed::Work(Box::pin(async move {
             let value = future.await;
             Box::new(move |lua: &Lua| results(lua, value)) as Ready
         })))

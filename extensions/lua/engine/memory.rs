@@ -129,16 +129,16 @@ impl Engine {
         }
         tracing::error!(
             bytes = self.lua.used_memory(),
-            "scripts of this worker keep nearly all memory (`memory_mib`): their values between requests are dropped"
+            "the scripts of this worker use nearly all memory (`memory_mib`): the values that they keep between requests are dropped"
         );
         self.board_seat().reset();
         self.forget();
         if self.is_roomy_after_collection() {
             return;
         }
-        tracing::error!("scripts that wait hold the memory of this worker's scripts: they are ended");
+        tracing::error!("waiting scripts use up the memory of this worker's scripts: they are ended");
         if let Err(error) = self.memory.evict(&self.lua) {
-            tracing::error!("the memory of scripts cannot be freed: {}", message_of(&error));
+            tracing::error!("cannot free the memory of scripts: {}", message_of(&error));
         }
         // Ended scripts free their memory when they are woken.
         self.is_roomy_after_collection();
@@ -149,7 +149,7 @@ impl Engine {
         // The second one frees what finalizers have released.
         for _ in 0..2 {
             if let Err(error) = self.lua.gc_collect() {
-                tracing::error!("the memory of scripts cannot be collected: {}", message_of(&error));
+                tracing::error!("cannot collect the garbage of scripts: {}", message_of(&error));
             }
         }
         let used = self.lua.used_memory();
@@ -163,7 +163,7 @@ impl Engine {
         self.generation.borrow_mut().take();
         for forget in self.host.of_forgetting_functions() {
             if let Err(error) = forget.call::<()>(()) {
-                tracing::error!("the values of scripts cannot be dropped: {}", message_of(&error));
+                tracing::error!("cannot drop the values of scripts: {}", message_of(&error));
             }
         }
     }

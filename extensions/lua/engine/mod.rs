@@ -29,7 +29,7 @@ use sigma_schema::expr::{VarName, VarValue, Variables};
 use budget::Budget;
 use host::Host;
 use memory::Memory;
-use place::Place;
+use place::ScriptPosition;
 use sandbox::Parts;
 use settings::Settings;
 
@@ -165,7 +165,7 @@ impl Engine {
         &self.host
     }
 
-    /// Compiles a text in an environment of its own.
+    /// Compiles a text in its own environment.
     ///
     /// # Errors
     /// Returns Lua's message, with the line.
@@ -232,7 +232,7 @@ impl Engine {
     /// Returns the message of an error that it raises.
     pub(crate) fn call_at(
         &self,
-        place: &Rc<Place>,
+        place: &Rc<ScriptPosition>,
         function: &Function,
         arguments: MultiValue,
     ) -> Result<MultiValue, String> {
@@ -247,7 +247,7 @@ impl Engine {
     }
 
     /// Ends a run, and counts it; returns its processor time.
-    fn end_budget_at(&self, place: &Place) -> Duration {
+    fn end_budget_at(&self, place: &ScriptPosition) -> Duration {
         let used = self.budget.used();
         place.counts.ran(used, self.end_budget());
         self.seat.set_memory(self.lua.used_memory());
@@ -262,7 +262,7 @@ impl Engine {
             let begun = self.budget.begin(&self.lua, self.settings.run_time);
             let reset = begun.and_then(|()| self.reset.call::<()>(()));
             if let Err(error) = reset {
-                tracing::error!("the Lua state cannot be reset: {}", message_of(&error));
+                tracing::error!("cannot reset the Lua state: {}", message_of(&error));
             }
             self.budget.end();
         }
@@ -288,7 +288,7 @@ impl Engine {
     /// Returns the message of an error that it raises.
     pub(crate) fn condition(
         &self,
-        place: &Place,
+        place: &ScriptPosition,
         function: &Function,
         variables: &dyn Variables,
     ) -> Result<bool, String> {
@@ -303,7 +303,7 @@ impl Engine {
     /// Returns the message of an error that it raises.
     pub(crate) fn with_variables(
         &self,
-        place: &Rc<Place>,
+        place: &Rc<ScriptPosition>,
         function: &Function,
         conf: &Value,
         variables: &dyn Variables,
@@ -321,7 +321,7 @@ impl Engine {
     /// Runs something with a table of variables, within the budget of a place.
     fn scoped(
         &self,
-        place: &Place,
+        place: &ScriptPosition,
         variables: &dyn Variables,
         run: impl FnOnce(Table) -> mlua::Result<Value>,
     ) -> Result<Value, String> {

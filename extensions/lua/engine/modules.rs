@@ -51,7 +51,7 @@ impl Modules {
 
     /// Registers `require`.
     pub(crate) fn register(&self, lua: &Lua, host: &Rc<Host>, base: &Table) -> mlua::Result<()> {
-        lua.set_app_data(Known(Rc::clone(&self.known)));
+        lua.set_app_data(StateModules(Rc::clone(&self.known)));
         for name in ["bit", "coroutine", "math", "os", "string", "table"] {
             self.add_value(name, base.raw_get::<Value>(name)?);
         }
@@ -67,15 +67,15 @@ impl Modules {
 }
 
 /// The modules of a state, for files of plugins.
-struct Known(Rc<RefCell<HashMap<String, Value>>>);
+struct StateModules(Rc<RefCell<HashMap<String, Value>>>);
 
 /// The modules of the gateway in a state, by name.
 pub(crate) fn known_modules(lua: &Lua) -> BTreeMap<String, Value> {
-    let Some(known) = lua.app_data_ref::<Known>() else { return BTreeMap::new() };
+    let Some(known) = lua.app_data_ref::<StateModules>() else { return BTreeMap::new() };
     known.0.borrow().iter().map(|(name, module)| (name.clone(), module.clone())).collect()
 }
 
 /// A module of the gateway in a state; None if there is no such module.
 pub(crate) fn known_module(lua: &Lua, name: &str) -> Option<Value> {
-    lua.app_data_ref::<Known>()?.0.borrow().get(name).cloned()
+    lua.app_data_ref::<StateModules>()?.0.borrow().get(name).cloned()
 }

@@ -189,7 +189,7 @@ async fn verifying(node: &Node) -> Result<ClientTls, String> {
         // The script may have gone.
         let _ = found.send(made.map_err(|error| error.to_string()));
     });
-    result.await.unwrap_or_else(|_| Err("the trusted authorities cannot be read".to_owned()))
+    result.await.unwrap_or_else(|_| Err("cannot read the trusted authorities".to_owned()))
 }
 
 /// An error of a socket as nginx writes it: the system's text in small letters.

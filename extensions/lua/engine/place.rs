@@ -13,7 +13,7 @@ use super::Engine;
 
 /// A position of scripts in the configuration, such as `serverless-pre-function of /apisix/routes/1`.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ScriptPosition {
     text: Box<str>,
     pub(super) counts: Arc<ScriptCounts>,
     /// The longest run without a wait.
@@ -34,19 +34,19 @@ pub(crate) struct OwnPlugin {
 
 impl Engine {
     /// A place. Its first word is the plugin that the run counts for.
-    pub(crate) fn place(&self, text: &str) -> Rc<Place> {
+    pub(crate) fn place(&self, text: &str) -> Rc<ScriptPosition> {
         self.place_of(text, text.split(' ').next().unwrap_or_default(), None)
     }
 
     /// A place in a plugin in a file.
-    pub(crate) fn place_in_file(&self, text: &str, plugin: &Rc<OwnPlugin>) -> Rc<Place> {
+    pub(crate) fn place_in_file(&self, text: &str, plugin: &Rc<OwnPlugin>) -> Rc<ScriptPosition> {
         self.place_of(text, &plugin.name, Some(plugin))
     }
 
     /// The position of work that scripts elsewhere have started.
-    pub(crate) fn place_below(&self, text: &str, starter: Option<&Place>) -> Rc<Place> {
+    pub(crate) fn place_below(&self, text: &str, starter: Option<&ScriptPosition>) -> Rc<ScriptPosition> {
         match starter {
-            Some(Place { counts, run_time, plugin, .. }) => Rc::new(Place {
+            Some(ScriptPosition { counts, run_time, plugin, .. }) => Rc::new(ScriptPosition {
                 text: text.into(),
                 counts: Arc::clone(counts),
                 run_time: *run_time,
@@ -56,8 +56,8 @@ impl Engine {
         }
     }
 
-    fn place_of(&self, text: &str, plugin: &str, own: Option<&Rc<OwnPlugin>>) -> Rc<Place> {
-        Rc::new(Place {
+    fn place_of(&self, text: &str, plugin: &str, own: Option<&Rc<OwnPlugin>>) -> Rc<ScriptPosition> {
+        Rc::new(ScriptPosition {
             text: text.into(),
             counts: self.seat.counts(plugin),
             run_time: self.settings.run_time_of(plugin),
@@ -66,7 +66,7 @@ impl Engine {
     }
 }
 
-impl Deref for Place {
+impl Deref for ScriptPosition {
     type Target = str;
 
     fn deref(&self) -> &str {
@@ -74,7 +74,7 @@ impl Deref for Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ScriptPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }

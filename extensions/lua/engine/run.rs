@@ -11,11 +11,11 @@ use sigma_plugin::{Context, Env, Reply, Step};
 
 use super::arguments::failed;
 use super::exchange::Exchange;
-use super::host::{Ready, Stage, Wish, Work};
+use super::host::{Ready, ScriptNeed, Stage, Work};
 use super::lifetime::Alone;
 use super::memory::Ticket;
 use super::pace::Pace;
-use super::place::Place;
+use super::place::ScriptPosition;
 use super::{Engine, message_of, wish};
 
 /// How a run ended.
@@ -45,9 +45,9 @@ pub(super) enum Progress {
 
 /// The state of a coroutine.
 enum State {
-    /// It goes on with these values.
+    /// It continues with these values.
     Runnable(MultiValue),
-    /// Its work is done; the results are made when it goes on.
+    /// Its work is done; the results are made when it continues.
     Woken(Ready),
     Working(Work),
     /// It waits for the request body.
@@ -86,7 +86,7 @@ pub(crate) struct Run {
     /// The first is the main coroutine.
     tasks: Vec<Task>,
     /// Where the log says that it ran.
-    place: Rc<Place>,
+    place: Rc<ScriptPosition>,
     ticket: Ticket,
     /// The processor time so far.
     used: Duration,
@@ -105,7 +105,7 @@ impl Run {
         engine: &Rc<Engine>,
         exchange: &Rc<Exchange>,
         stage: Stage,
-        place: &Rc<Place>,
+        place: &Rc<ScriptPosition>,
         function: Function,
         arguments: MultiValue,
     ) -> Result<Run, String> {
@@ -120,7 +120,7 @@ impl Run {
     /// Returns a message if there is no memory for it.
     pub(crate) fn alone(
         engine: &Rc<Engine>,
-        place: &Rc<Place>,
+        place: &Rc<ScriptPosition>,
         function: Function,
         arguments: MultiValue,
     ) -> Result<Run, String> {
@@ -132,7 +132,7 @@ impl Run {
         made().map_err(|error| message_of(&error))
     }
 
-    fn of(engine: &Rc<Engine>, place: &Rc<Place>, scope: Scope, stage: Stage) -> Run {
+    fn of(engine: &Rc<Engine>, place: &Rc<ScriptPosition>, scope: Scope, stage: Stage) -> Run {
         let ticket = engine.memory.ticket();
         Run {
             engine: Rc::clone(engine),
@@ -242,14 +242,14 @@ impl Run {
         if is_woken { Poll::Ready(()) } else { self.ticket.poll(cx) }
     }
 
-    /// The exchange, if the client gets the output so far while the script goes on.
+    /// The exchange, if the client gets the output so far while the script continues.
     fn streaming(&self, ctx: &Context) -> Option<Rc<Exchange>> {
         let Scope::Exchange(exchange) = &self.scope else { return None };
         let is_due = exchange.may_stream(ctx) && exchange.is_output_due();
         is_due.then(|| Rc::clone(exchange))
     }
 
-    /// Lets coroutines go on that wait until the client has taken their output; whether any coroutine goes on.
+    /// Lets coroutines go on that wait until the client has taken their output; whether any coroutine continues.
     pub(super) fn goes_on(&mut self) -> bool {
         for task in &mut self.tasks {
             if matches!(task.state, State::Draining) {
@@ -263,7 +263,7 @@ impl Run {
     pub(super) fn lacks_body(&mut self) {
         for task in &mut self.tasks {
             if matches!(task.state, State::Body { .. }) {
-                let lacking = "the request body cannot be read after the response has begun".to_owned();
+                let lacking = "cannot read the request body after the response has begun".to_owned();
                 task.state = State::Runnable(results(&self.engine, Err(lacking)));
             }
         }
@@ -281,7 +281,7 @@ impl Run {
         }
     }
 
-    /// Runs coroutines until none can go on.
+    /// Runs coroutines until none can continue.
     pub(super) fn advanced(&mut self, ctx: &mut Context, env: &Env<'_>) -> Progress {
         let Scope::Exchange(exchange) = &self.scope else { return Progress::Ended(Outcome::Failed) };
         let engine = Rc::clone(&self.engine);
@@ -312,7 +312,10 @@ impl Run {
             Progress::Waits | Progress::NeedsBody { .. }
                 if self.used > most && self.stage != Stage::Timer =>
             {
-                self.failed(&format!("the script ran longer than {} ms with all its waits", most.as_millis()))
+                self.failed(&format!(
+                    "the script ran longer than {} ms, including its waits",
+                    most.as_millis()
+                ))
             }
             progress => progress,
         }
@@ -321,7 +324,7 @@ impl Run {
     fn progress(&mut self) -> Progress {
         if self.ticket.is_evicted() {
             return self.failed(
-                "the script was ended while it waited: the scripts of this worker have no memory left",
+                "the script was ended while it waited: the scripts of this worker have used up their memory",
             );
         }
         // Ends that were taken are no longer needed; the main coroutine keeps its place.
@@ -350,7 +353,7 @@ impl Run {
         }
     }
 
-    /// A coroutine that can go on.
+    /// A coroutine that can continue.
     fn runnable(&self) -> Option<usize> {
         let is_runnable = |task: &Task| matches!(task.state, State::Runnable(_) | State::Woken(_));
         // The newest first: a light thread runs at once when it is made.
@@ -377,7 +380,7 @@ impl Run {
                         return self.wished(index, wish);
                     }
                 }
-                // A script's own yield at the top goes on at once.
+                // A script's own yield at the top continues at once.
                 self.tasks[index].state = State::Runnable(MultiValue::new());
                 None
             }
@@ -405,25 +408,27 @@ impl Run {
     }
 
     /// A coroutine needs something.
-    fn wished(&mut self, index: usize, wish: Wish) -> Option<Outcome> {
+    fn wished(&mut self, index: usize, wish: ScriptNeed) -> Option<Outcome> {
         self.tasks[index].state = match wish {
-            Wish::Exit(status) => return Some(Outcome::Exited(status)),
-            Wish::Work(work) => State::Working(work),
-            Wish::Drain => match self.engine.host.with(|seat| Ok(seat.exchange.may_stream(&seat.ctx))) {
-                Ok(true) => State::Draining,
-                _ => State::Runnable(drained()),
-            },
-            Wish::Body { limit } => State::Body { limit },
-            Wish::Join(threads) => match self.foreign_thread(index, &threads) {
+            ScriptNeed::Exit(status) => return Some(Outcome::Exited(status)),
+            ScriptNeed::Work(work) => State::Working(work),
+            ScriptNeed::Drain => {
+                match self.engine.host.with(|seat| Ok(seat.exchange.may_stream(&seat.ctx))) {
+                    Ok(true) => State::Draining,
+                    _ => State::Runnable(drained()),
+                }
+            }
+            ScriptNeed::Body { limit } => State::Body { limit },
+            ScriptNeed::Join(threads) => match self.foreign_thread(index, &threads) {
                 None => State::Joining(threads),
                 Some(message) => State::Runnable(results(&self.engine, Err(message.to_owned()))),
             },
-            Wish::Spawn { function, arguments } => {
+            ScriptNeed::Spawn { function, arguments } => {
                 let made = self.spawned(index, function, arguments);
                 let made = made.map(|thread| MultiValue::from_iter([Value::Thread(thread)]));
                 State::Runnable(results(&self.engine, made))
             }
-            Wish::Kill(thread) => {
+            ScriptNeed::Kill(thread) => {
                 let killed = match self.killed(index, &thread) {
                     Ok(()) => Ok(MultiValue::from_iter([Value::Integer(1)])),
                     Err(message) => failed(&self.engine.lua, message),

@@ -42,7 +42,7 @@ pub(crate) fn check_own(lua: &Lua, table: &Table) -> Result<(), String> {
     }
 }
 
-/// Functions of the basic library that are passed on as they are.
+/// Functions of the basic library that are forwarded as they are.
 const BASIC: &[&str] = &[
     "_VERSION",
     "assert",
@@ -64,7 +64,7 @@ const BASIC: &[&str] = &[
     "xpcall",
 ];
 
-/// Libraries that are passed on, with the members that they keep; an empty list keeps all.
+/// Libraries that are forwarded, with the members that they keep; an empty list keeps all.
 const LIBRARIES: &[(&str, &[&str])] = &[
     ("bit", &[]),
     ("math", &[]),

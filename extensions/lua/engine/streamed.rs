@@ -14,7 +14,7 @@ use super::exchange::{Exchange, Surroundings};
 use super::run::{Finish, Outcome, Progress, Run};
 use crate::{hooks, reply};
 
-/// The body of a response whose script goes on.
+/// The body of a response whose script continues.
 struct ScriptBody {
     run: Option<Run>,
     exchange: Rc<Exchange>,
@@ -27,7 +27,7 @@ struct ScriptBody {
     is_broken: bool,
 }
 
-/// Sends the head and the bytes so far, while the script goes on.
+/// Sends the head and the bytes so far, while the script continues.
 pub(super) fn step(run: Run, exchange: Rc<Exchange>, then: Finish, env: &Env<'_>) -> Step {
     let head = reply::head(&exchange);
     let body = ScriptBody {

@@ -182,7 +182,7 @@ fn calls_within_each_other_do_not_exhaust_the_stack() {
     );
 }
 
-/// The end of the budget skips the count down of calls within each other. It must not add up over runs of a worker.
+/// The end of the budget skips the count down of calls nested in each other. It must not add up over runs of a worker.
 #[test]
 fn a_worker_recovers_from_endless_callbacks() {
     let mut case = Case::new("GET / HTTP/1.1\nHost: h.test");

@@ -12,7 +12,7 @@ use crate::core::json;
 use crate::engine::arguments::type_name;
 use crate::engine::exchange::Exchange;
 use crate::engine::host::Stage;
-use crate::engine::place::Place;
+use crate::engine::place::ScriptPosition;
 use crate::engine::run::{Outcome, Run};
 use crate::engine::{Engine, message_of};
 use crate::loaded::Token;
@@ -55,7 +55,7 @@ struct Compiled {
     chain: Function,
     /// Logs the error of a function.
     failed: Function,
-    place: Rc<Place>,
+    place: Rc<ScriptPosition>,
 }
 
 /// A response as the functions have made it.
@@ -209,7 +209,7 @@ fn fields_of(table: &Value) -> Result<Vec<Field>, String> {
         let (name, value) = pair.map_err(|error| error.to_string())?;
         let name = name.to_string().map_err(|error| message_of(&error))?;
         if !is_name(&name) {
-            return Err(format!("a function returned the field `{name}`, which is no name of a field"));
+            return Err(format!("a function returned the field `{name}`, which is not the name of a field"));
         }
         // The gateway frames the body itself.
         if frames(&name) || HeaderId::of(name.as_bytes()) == HeaderId::Server {

@@ -225,7 +225,7 @@ mod tests {
         check(json!({"functions": [], "rules": [{"body": "x"}]}), "write `functions` or `rules`, not both");
         check(json!({"rules": [{"statuses": [404]}]}), "rules[0]: write `status`, `headers` or `body`");
         check(json!({"rules": [{"status": 99}]}), "expected 99 to be at least 200");
-        check(json!({"rules": [{"headers": {"a b": "c"}}]}), "`a b` is no name of a header field");
+        check(json!({"rules": [{"headers": {"a b": "c"}}]}), "`a b` is not the name of a header field");
         check(json!({"rules": [{"body": "x"}]}), "");
     }
 }

@@ -16,7 +16,7 @@ use crate::loaded::Token;
 const MOST_FILES: usize = 5_000;
 /// The most bytes of all files: they stay in memory.
 const MOST_BYTES: u64 = 32 << 20;
-/// The most folders within each other; links may lead in circles.
+/// The most folders nested in each other; links may lead in circles.
 const MOST_DEPTH: usize = 16;
 
 /// The files of a search path. Workers load modules from them, so that all have the same version.
@@ -42,7 +42,7 @@ pub(crate) struct LuaFile {
 }
 
 /// A file that a search has found.
-struct Found {
+struct BundleFile {
     module: Box<str>,
     path: PathBuf,
     bytes: u64,
@@ -58,7 +58,7 @@ impl Bundle {
         static NUMBER: AtomicU64 = AtomicU64::new(1);
         let mut files = BTreeMap::new();
         let mut hasher = DefaultHasher::new();
-        for Found { module, path, .. } in find(&search.path)? {
+        for BundleFile { module, path, .. } in find(&search.path)? {
             let text = fs::read(&path).map_err(|error| problem(&path, &error.to_string()))?;
             let text = String::from_utf8(text).map_err(|_| problem(&path, "the file is not UTF-8"))?;
             (&module, &path, &text).hash(&mut hasher);
@@ -98,7 +98,7 @@ impl Bundle {
 pub(crate) fn stamp(search: &FileSearch) -> u64 {
     let mut hasher = DefaultHasher::new();
     if let Ok(found) = find(&search.path) {
-        for Found { module, path, bytes, modified } in found {
+        for BundleFile { module, path, bytes, modified } in found {
             (module, path, bytes, modified).hash(&mut hasher);
         }
     }
@@ -106,12 +106,12 @@ pub(crate) fn stamp(search: &FileSearch) -> u64 {
 }
 
 /// The files of all templates. The first template with a module counts.
-fn find(path: &str) -> Result<Vec<Found>, Problem> {
-    let mut found: Vec<Found> = Vec::new();
+fn find(path: &str) -> Result<Vec<BundleFile>, Problem> {
+    let mut found: Vec<BundleFile> = Vec::new();
     for template in path.split(';').map(str::trim).filter(|template| !template.is_empty()) {
         let wrong = |reason: &str| Problem::new(PLACE, "search_path", format!("`{template}`: {reason}"));
         let Some((folder, rest)) = template.split_once('?') else {
-            return Err(wrong("a name of files has one `?`, such as /etc/sigma/lua/?.lua"));
+            return Err(wrong("a path needs one `?`, such as /etc/sigma/lua/?.lua"));
         };
         if rest.contains('?') || !rest.ends_with(".lua") || !(folder.is_empty() || folder.ends_with('/')) {
             return Err(wrong("write it like /etc/sigma/lua/?.lua or /etc/sigma/lua/?/init.lua"));
@@ -119,7 +119,7 @@ fn find(path: &str) -> Result<Vec<Found>, Problem> {
         let folder = if folder.is_empty() { Path::new(".") } else { Path::new(folder) };
         let mut modules = Vec::new();
         walk(folder, "", rest, MOST_DEPTH, &mut modules).map_err(|reason| wrong(&reason))?;
-        modules.retain(|one: &Found| !found.iter().any(|known| known.module == one.module));
+        modules.retain(|one: &BundleFile| !found.iter().any(|known| known.module == one.module));
         found.extend(modules);
         let bytes: u64 = found.iter().map(|one| one.bytes).sum();
         if found.len() > MOST_FILES || bytes > MOST_BYTES {
@@ -136,7 +136,7 @@ fn walk(
     module: &str,
     suffix: &str,
     depth: usize,
-    found: &mut Vec<Found>,
+    found: &mut Vec<BundleFile>,
 ) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("cannot read {}: {error}", folder.display());
     for entry in fs::read_dir(folder).map_err(failed)? {
@@ -155,7 +155,7 @@ fn walk(
             if found.len() > MOST_FILES {
                 return Err(format!("{} has more than {MOST_FILES} files", folder.display()));
             }
-            found.push(Found {
+            found.push(BundleFile {
                 module: module.replace('/', ".").into(),
                 path: entry.path(),
                 bytes: about.len(),

@@ -41,7 +41,7 @@ pub(super) fn served(engine: &Engine, name: &str, module: &Table) -> Result<Vec<
     let result =
         engine.call_at(&place, &api, MultiValue::new()).map_err(|error| format!("`api`: {error}"))?;
     let Some(Value::Table(list)) = result.into_iter().next() else {
-        return Err("`api` returns no list of paths".to_owned());
+        return Err("`api` does not return a list of paths".to_owned());
     };
     let mut all = Vec::new();
     for entry in list.sequence_values::<Table>() {

@@ -14,7 +14,7 @@ use super::instance::own;
 use super::library::Library;
 use crate::core::schema::schema_of;
 use crate::engine::arguments::type_name;
-use crate::engine::place::Place;
+use crate::engine::place::ScriptPosition;
 use crate::engine::{Engine, message_of};
 use crate::loaded::Token;
 use crate::{core, state};
@@ -75,7 +75,7 @@ pub(super) struct FileFlow {
 struct Loaded {
     module: Table,
     conf: LuaValue,
-    place: Rc<Place>,
+    place: Rc<ScriptPosition>,
 }
 
 impl FileFlow {

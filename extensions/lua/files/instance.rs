@@ -12,7 +12,7 @@ use super::bundle::Bundle;
 use super::library::Library;
 use crate::engine::exchange::Exchange;
 use crate::engine::host::Stage;
-use crate::engine::place::{OwnPlugin, Place};
+use crate::engine::place::{OwnPlugin, ScriptPosition};
 use crate::engine::run::{Finish, Outcome, Run};
 use crate::engine::{Engine, message_of};
 use crate::filter::Filter;
@@ -36,13 +36,13 @@ pub(super) struct FilePlugin {
 struct Loaded {
     module: Table,
     conf: LuaValue,
-    place: Rc<Place>,
+    place: Rc<ScriptPosition>,
 }
 
 /// A function at its place.
 pub(super) struct Called {
     pub(super) function: Function,
-    pub(super) place: Rc<Place>,
+    pub(super) place: Rc<ScriptPosition>,
 }
 
 /// The facts of a plugin that its scripts may read.

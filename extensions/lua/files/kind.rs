@@ -80,7 +80,7 @@ impl FileKind {
 
     /// The error of every configuration of a broken file.
     fn refusal(&self) -> Option<String> {
-        self.broken().map(|reason| format!("the file of plugin {} cannot be loaded: {reason}", self.name))
+        self.broken().map(|reason| format!("cannot load the file of plugin {}: {reason}", self.name))
     }
 
     /// Runs `check_schema`.
@@ -145,7 +145,7 @@ impl Kind for FileKind {
     fn documentation(&self) -> Cow<'_, str> {
         match (self.http(), self.broken()) {
             (Some(description), _) => Cow::Borrowed(&description.documentation),
-            (None, Some(reason)) => format!("A Lua file that cannot be loaded: {reason}").into(),
+            (None, Some(reason)) => format!("An invalid Lua file: {reason}").into(),
             (None, None) => Cow::Borrowed("A plugin of stream routes in a Lua file."),
         }
     }
@@ -221,7 +221,7 @@ impl Kind for FileKind {
         self.http().map_or(&[], |description| description.endpoints)
     }
 
-    fn answer(&self, endpoint: &Endpoint, ctx: &mut Context, env: &Env<'_>) -> Step {
+    fn respond(&self, endpoint: &Endpoint, ctx: &mut Context, env: &Env<'_>) -> Step {
         let find = |engine: &Rc<Engine>| {
             let library = Library::of(engine, &self.bundle)?;
             let own = instance::own(&self.name, LuaValue::Nil, None);

@@ -12,7 +12,7 @@ use super::reading;
 use crate::engine::arguments::{Results, one, type_name};
 use crate::engine::host::Host;
 use crate::engine::modules::known_module;
-use crate::engine::place::Place;
+use crate::engine::place::ScriptPosition;
 use crate::engine::{Engine, Generation, message_of};
 
 /// The modules of one bundle in one Lua state. Each has globals of its own.
@@ -99,7 +99,12 @@ impl Library {
     ///
     /// # Errors
     /// Returns the error of the file or of `init`.
-    pub(super) fn begun(&self, engine: &Engine, place: &Rc<Place>, module: &str) -> Result<Table, String> {
+    pub(super) fn begun(
+        &self,
+        engine: &Engine,
+        place: &Rc<ScriptPosition>,
+        module: &str,
+    ) -> Result<Table, String> {
         let table = self.module(engine, module)?;
         let known = self.begun.borrow().get(module).cloned();
         let result = match known {
@@ -136,7 +141,12 @@ impl Generation for Library {
 }
 
 /// Calls a function of a module without arguments, if the module has it.
-fn call_if_present(engine: &Engine, place: &Rc<Place>, module: &Table, name: &str) -> Result<(), String> {
+fn call_if_present(
+    engine: &Engine,
+    place: &Rc<ScriptPosition>,
+    module: &Table,
+    name: &str,
+) -> Result<(), String> {
     match module.raw_get::<Value>(name).map_err(|error| message_of(&error))? {
         Value::Function(function) => engine.call_at(place, &function, MultiValue::new()).map(drop),
         _ => Ok(()),
@@ -146,7 +156,7 @@ fn call_if_present(engine: &Engine, place: &Rc<Place>, module: &Table, name: &st
 impl Shared {
     /// `require` of a script.
     fn require(&self, host: &Host, name: &str) -> Results {
-        let Some(engine) = host.engine().upgrade() else { return Err("the worker has ended".to_owned()) };
+        let Some(engine) = host.engine().upgrade() else { return Err("the worker ended".to_owned()) };
         let known = self.loaded.borrow().get(name).cloned();
         let module = match known {
             Some(Some(module)) => module,

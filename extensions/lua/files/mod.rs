@@ -47,7 +47,7 @@ pub(crate) fn load(search: &FileSearch) -> FileKinds {
         if search.taken.contains(&*name) {
             let file = FOLDERS.iter().find_map(|folder| bundle.file(&format!("{folder}{name}")));
             let path = file.map(|file| file.path.display().to_string()).unwrap_or_default();
-            let message = format!("{path}: the plugin {name} is built in; give the file another name");
+            let message = format!("{path}: the plugin {name} is built in; rename the file");
             loaded.refused.push(Problem::new(PLACE, "name_taken", message));
             continue;
         }

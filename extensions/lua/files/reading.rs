@@ -33,7 +33,7 @@ pub(super) fn register(
         // Disks may be slow: the worker goes on meanwhile.
         let reading = async move { tokio::task::spawn_blocking(move || read(&path, &folders)).await };
         Ok(Wait::until(reading, |lua, result| {
-            contents(lua, &result.unwrap_or_else(|_| Err("the process ends".to_owned())))
+            contents(lua, &result.unwrap_or_else(|_| Err("the process is ending".to_owned())))
         }))
     })?;
     let text = lua.load(include_str!("reading.lua")).set_name("=io").set_environment(environment);
@@ -57,7 +57,7 @@ fn read(path: &Path, folders: &[PathBuf]) -> Result<Vec<u8>, String> {
         .filter_map(|folder| std::fs::canonicalize(folder).ok())
         .any(|folder| real.starts_with(folder));
     if !is_within {
-        return Err(format!("{}: `lua.readable_folders` does not name its folder", path.display()));
+        return Err(format!("{}: its folder is not in `lua.readable_folders`", path.display()));
     }
     let file = std::fs::File::open(&real).map_err(failed)?;
     if !file.metadata().map_err(failed)?.is_file() {

@@ -174,7 +174,7 @@ fn mistakes_of_the_search_path_are_refused() {
     assert!(loaded.refused[0].message.contains("serverless-pre-function is built in"), "{loaded:?}");
     for (path, expected) in [
         ("/nothing-here/?.lua", "cannot read /nothing-here/"),
-        ("/tmp", "a name of files has one `?`"),
+        ("/tmp", "a path needs one `?`"),
         ("/tmp/?.so", "write it like"),
         ("/tmp/a?.lua", "write it like"),
     ] {
@@ -372,7 +372,7 @@ fn a_plugin_serves_paths_of_its_own() {
     assert_eq!(paths, [("GET", "/apisix/plugin/x"), ("POST", "/apisix/plugin/x")]);
     let mut case = Case::new("POST /apisix/plugin/x HTTP/1.1\nHost: h");
     let env = sigma_plugin::Env::new(&case.node, &case.local, &case.consumers);
-    match kind.answer(&kind.endpoints()[1], &mut case.ctx, &env) {
+    match kind.respond(&kind.endpoints()[1], &mut case.ctx, &env) {
         sigma_plugin::Step::Reply(reply) => assert_eq!(summary(Some(&reply)), r#"200 {"method":"POST"}"#),
         _ => panic!("no reply"),
     }
@@ -425,7 +425,7 @@ fn files_are_read_in_named_folders_only() {
     };
     assert_eq!(ask("data/a.txt"), "200 one|two");
     for path in ["apisix/plugins/x.lua", "data/../apisix/plugins/x.lua", "/etc/hostname", "data/link"] {
-        assert!(ask(path).contains("does not name its folder"), "{path}: {}", ask(path));
+        assert!(ask(path).contains("its folder is not in `lua.readable_folders`"), "{path}: {}", ask(path));
     }
     assert_eq!(reply(&folder, json!({"path": "/etc/hostname"})), "500", "closed without the setting");
 }

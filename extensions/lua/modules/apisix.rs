@@ -15,7 +15,7 @@ use crate::engine::modules::Modules;
 use crate::engine::sandbox::check_own;
 
 /// The error of an upstream that is not declared.
-const NO_UPSTREAM: &str = "apisix.upstream.set: scripts cannot make upstreams; declare one, and name it: `set(ctx, key, version, { id = \"ID\" })`";
+const NO_UPSTREAM: &str = "apisix.upstream.set: scripts cannot create upstreams; configure one, and use its id: `set(ctx, key, version, { id = \"ID\" })`";
 
 /// Functions that are refused, with the reason.
 const REFUSED: &[(&str, &[&str], &str)] = &[
@@ -107,7 +107,7 @@ mod tests {
             ),
             (
                 "select(2, pcall(require('apisix.upstream').set, ctx, 'k', 1, {nodes = {}}))",
-                "apisix.upstream.set: scripts cannot make upstreams; declare one, and name it: `set(ctx, key, version, { id = \"ID\" })`",
+                "apisix.upstream.set: scripts cannot create upstreams; configure one, and use its id: `set(ctx, key, version, { id = \"ID\" })`",
             ),
             (
                 "select(2, pcall(require('apisix.consumer').attach_consumer, {}, {}))",

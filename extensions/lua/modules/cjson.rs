@@ -116,7 +116,7 @@ pub(crate) fn register(lua: &Lua, host: &Rc<Host>, modules: &Modules) -> mlua::R
     Ok(json)
 }
 
-/// Makes a module with a configuration of its own.
+/// Makes a module with its own configuration.
 fn module(lua: &Lua, host: &Rc<Host>, json: &Rc<Json>, is_safe: bool) -> mlua::Result<Table> {
     let module = lua.create_table()?;
     let config: Rc<RefCell<Config>> = Rc::default();

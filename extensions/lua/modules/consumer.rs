@@ -82,7 +82,7 @@ pub(super) fn module(lua: &Lua, host: &Rc<Host>) -> mlua::Result<Table> {
             match (identity, consumer) {
                 (Some(identity), _) => seat.ctx.attach(identity),
                 (None, Some(consumer)) => seat.ctx.attach_anonymous(consumer),
-                (None, None) => return Err("there is no such consumer".to_owned()),
+                (None, None) => return Err("the consumer does not exist".to_owned()),
             }
             Ok(())
         })?;

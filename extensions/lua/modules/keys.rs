@@ -141,7 +141,7 @@ impl Key {
                 };
                 let pair = pair.map_err(|_| WRONG)?;
                 if pair.public_modulus_len() > MODULUS_BYTES {
-                    return Err("pkey.new: a key of RSA may have 4096 bits at most");
+                    return Err("pkey.new: an RSA key may have 4096 bits at most");
                 }
                 let public = pair.public_key().as_ref().to_vec();
                 (Private::Rsa(Box::new(pair)), public)
@@ -163,7 +163,7 @@ impl Key {
 
     fn sign(&self, text: &[u8], scheme: &Scheme<'_>) -> Result<Vec<u8>, &'static str> {
         const FAILED: &str = "pkey:sign: the key cannot sign";
-        match self.private.as_ref().ok_or("pkey:sign: the key is public, and cannot sign")? {
+        match self.private.as_ref().ok_or("pkey:sign: a public key cannot sign")? {
             Private::Edwards(pair) => Ok(pair.sign(text).as_ref().to_vec()),
             Private::Rsa(pair) => {
                 let encoding = encoding(scheme).ok_or(UNSUPPORTED)?;
@@ -188,7 +188,7 @@ impl Key {
 }
 
 /// The error of digests that a key does not take.
-const UNSUPPORTED: &str = "the digest is not supported with this key: RSA takes sha256, sha384 and sha512, P-256 takes sha256, P-384 sha384, P-521 sha512";
+const UNSUPPORTED: &str = "the digest is not supported with this key: RSA supports sha256, sha384 and sha512; P-256 sha256; P-384 sha384; P-521 sha512";
 
 fn check_digest(kind: Kind, digest: &str) -> Result<(), &'static str> {
     let wanted = match kind {
@@ -274,7 +274,7 @@ mod tests {
                        key:verify(s, d, nil{options}), public:verify(s, 'other', '{digest}'{options})) \
                      ngx.say(public:sign('x'))"
                 );
-                let expected = "truefalsetruetruefalse\nnilpkey:sign: the key is public, and cannot sign\n";
+                let expected = "truefalsetruetruefalse\nnilpkey:sign: a public key cannot sign\n";
                 assert_eq!(output_of(&body), expected, "{digest} {options}");
             }
         }

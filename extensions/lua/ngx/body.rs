@@ -7,7 +7,7 @@ use sigma_http::HeaderId;
 
 use super::request::has_body;
 use crate::engine::arguments::{Arguments, Results, failed, nothing, one, several};
-use crate::engine::host::{Host, Seat, Stage, Wait, Wish};
+use crate::engine::host::{Host, ScriptNeed, Seat, Stage, Wait};
 use crate::engine::settings::Settings;
 
 /// The functions that read before they do their work.
@@ -21,7 +21,7 @@ pub(super) fn register(lua: &Lua, host: &Rc<Host>, req: &Table, settings: &Setti
             return Err(stage.disabled());
         }
         let is_read = host.with(|seat| Ok(seat.exchange.is_body_read.get() && seat.ctx.body.is_some()))?;
-        if is_read { nothing().map(Wait::Ready) } else { Ok(Wait::For(Wish::Body { limit })) }
+        if is_read { nothing().map(Wait::Ready) } else { Ok(Wait::For(ScriptNeed::Body { limit })) }
     })?;
     host.function(lua, req, "get_body_data", |host, arguments| {
         let most = arguments.optional_integer(1)?.and_then(|most| usize::try_from(most).ok());

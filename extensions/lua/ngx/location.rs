@@ -18,7 +18,7 @@ pub(super) fn register(lua: &Lua, host: &Rc<Host>, ngx: &Table, modules: &Module
     host.function(lua, ngx, "exec", |host, _| Err(refusal(host)))
 }
 
-const REASON: &str = "this gateway has no locations of nginx: call a service by resty.http";
+const REASON: &str = "this gateway has no nginx locations: call a service with resty.http";
 
 fn refusal(host: &Host) -> String {
     match host.stage() {

@@ -6,10 +6,10 @@ use mlua::{Lua, Table, Value};
 
 use super::constants::is_null;
 use crate::engine::arguments::{Arguments, Results, failed, nothing, one, type_name};
-use crate::engine::host::{Host, Stage, Wait, Wish};
+use crate::engine::host::{Host, ScriptNeed, Stage, Wait};
 use crate::engine::settings::Settings;
 
-/// The stages where a script can answer.
+/// The stages where a script can respond.
 const REQUEST: &[Stage] = &[Stage::Rewrite, Stage::Access];
 
 /// The deepest nesting of tables that are written.
@@ -46,7 +46,7 @@ pub(super) fn register(lua: &Lua, host: &Rc<Host>, ngx: &Table, settings: &Setti
         })?;
         match problem {
             Some(problem) => failed(arguments.lua(), problem).map(Wait::Ready),
-            None if arguments.is_true(1) => Ok(Wait::For(Wish::Drain)),
+            None if arguments.is_true(1) => Ok(Wait::For(ScriptNeed::Drain)),
             None => one(arguments.lua(), 1).map(Wait::Ready),
         }
     })?;
@@ -70,7 +70,7 @@ pub(super) fn register(lua: &Lua, host: &Rc<Host>, ngx: &Table, settings: &Setti
 /// Ends the script, or in a header filter replaces the response.
 pub(crate) fn exit(host: &Host, status: i64) -> Result<Wait, String> {
     match host.stage() {
-        Stage::Rewrite | Stage::Access | Stage::Timer => Ok(Wait::For(Wish::Exit(status))),
+        Stage::Rewrite | Stage::Access | Stage::Timer => Ok(Wait::For(ScriptNeed::Exit(status))),
         Stage::HeaderFilter => {
             host.with(|seat| {
                 seat.exchange.exit_in_filter.set(Some(status));
@@ -124,7 +124,7 @@ fn write(host: &Host, arguments: &Arguments<'_>, end: &str, most: usize) -> Resu
     match waiting {
         None => failed(arguments.lua(), "seen eof").map(Wait::Ready),
         // The client takes them before the script makes more.
-        Some(bytes) if bytes >= WAITING_BYTES.min(most / 2) => Ok(Wait::For(Wish::Drain)),
+        Some(bytes) if bytes >= WAITING_BYTES.min(most / 2) => Ok(Wait::For(ScriptNeed::Drain)),
         Some(_) => one(arguments.lua(), 1).map(Wait::Ready),
     }
 }

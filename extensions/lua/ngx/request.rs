@@ -199,7 +199,7 @@ fn set_uri(host: &Host, arguments: Arguments<'_>) -> Results {
     }
     if arguments.is_true(2) {
         return Err(match host.stage() {
-            Stage::Rewrite => "the route is known already: `jump` cannot choose another one".to_owned(),
+            Stage::Rewrite => "the route is already chosen: `jump` cannot change it".to_owned(),
             stage => stage.disabled(),
         });
     }

@@ -11,7 +11,7 @@ use super::fields::{
 };
 use super::request::unsafe_byte;
 use crate::engine::arguments::{Arguments, Results, nothing, one};
-use crate::engine::host::{Host, Stage, Wait, Wish};
+use crate::engine::host::{Host, ScriptNeed, Stage, Wait};
 use crate::engine::modules::Modules;
 
 /// Fields with one value: of several the last one counts.
@@ -177,5 +177,5 @@ fn redirect(host: &Host, arguments: Arguments<'_>) -> Result<Wait, String> {
         }
         store(&mut seat.exchange.fields.borrow_mut(), b"Location", vec![target], true)
     })?;
-    Ok(Wait::For(Wish::Exit(status)))
+    Ok(Wait::For(ScriptNeed::Exit(status)))
 }

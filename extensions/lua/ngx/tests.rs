@@ -35,7 +35,7 @@ fn passed(request: &str, body: &[u8], script: &str) -> Case {
     case
 }
 
-/// The answer of a function to a request with a body.
+/// The response of a function to a request with a body.
 fn answered(request: &str, body: &[u8], script: &str) -> String {
     let mut case = Case::new(request);
     case.body = body.to_vec();

@@ -5,13 +5,15 @@ use std::rc::Rc;
 use mlua::{Lua, Table, Thread, Value};
 
 use crate::engine::arguments::Arguments;
-use crate::engine::host::{Host, Wait, Wish};
+use crate::engine::host::{Host, ScriptNeed, Wait};
 
 /// The members of `ngx.thread`.
 pub(super) fn group(lua: &Lua, host: &Rc<Host>) -> mlua::Result<Table> {
     let thread = lua.create_table()?;
     host.waiting_function(lua, &thread, "spawn", |_, arguments| match arguments.value(1) {
-        Value::Function(function) => Ok(Wait::For(Wish::Spawn { function, arguments: arguments.rest(2) })),
+        Value::Function(function) => {
+            Ok(Wait::For(ScriptNeed::Spawn { function, arguments: arguments.rest(2) }))
+        }
         _ => Err(arguments.wrong(1, "function")),
     })?;
     host.waiting_function(lua, &thread, "wait", |_, arguments| {
@@ -19,10 +21,10 @@ pub(super) fn group(lua: &Lua, host: &Rc<Host>) -> mlua::Result<Table> {
             return Err("at least one coroutine should be specified".to_owned());
         }
         let threads = (1..=arguments.count()).map(|place| thread_of(&arguments, place));
-        Ok(Wait::For(Wish::Join(threads.collect::<Result<_, _>>()?)))
+        Ok(Wait::For(ScriptNeed::Join(threads.collect::<Result<_, _>>()?)))
     })?;
     host.waiting_function(lua, &thread, "kill", |_, arguments| {
-        Ok(Wait::For(Wish::Kill(thread_of(&arguments, 1)?)))
+        Ok(Wait::For(ScriptNeed::Kill(thread_of(&arguments, 1)?)))
     })?;
     Ok(thread)
 }

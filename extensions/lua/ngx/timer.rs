@@ -17,7 +17,7 @@ use crate::engine::arguments::{Arguments, Results, failed, one};
 use crate::engine::host::Host;
 use crate::engine::memory::Ticket;
 use crate::engine::pace::Pace;
-use crate::engine::place::Place;
+use crate::engine::place::ScriptPosition;
 use crate::engine::run::Run;
 use crate::engine::settings::Settings;
 
@@ -160,7 +160,7 @@ struct Timer {
     function: Function,
     arguments: MultiValue,
     /// The position of the script that made it.
-    starter: Option<Rc<Place>>,
+    starter: Option<Rc<ScriptPosition>>,
     ticket: Option<Ticket>,
     delay: Duration,
     is_repeated: bool,
@@ -212,7 +212,7 @@ impl Timer {
         arguments.push_front(Value::Boolean(is_premature));
         async move {
             if is_full {
-                tracing::error!("{place}: the timer is dropped: {most} of this worker run already");
+                tracing::error!("{place}: the timer was dropped: {most} timers of this worker already run");
                 return;
             }
             match Run::alone(&engine, &place, function, arguments) {

@@ -9,7 +9,7 @@ const FIELDS_MAX: usize = 8;
 /// A field of a table.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Field<'a> {
-    /// It is left out, and has its default.
+    /// It is omitted, and has its default.
     Absent,
     /// A number of one byte.
     Byte(u8),

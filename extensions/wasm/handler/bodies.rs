@@ -21,11 +21,11 @@ fn request_part(guest: &mut Guest<'_>, start: usize, limit: usize) -> Outcome<Ve
         RequestBody::Copied(body) => Ok(part(body, start, limit)),
         RequestBody::TooLarge => {
             handled.is_body_refused = true;
-            Err(refusal("the body of the request is over plugin_attr.wasm.body_bytes"))
+            Err(refusal("the body of the request exceeds plugin_attr.wasm.body_bytes"))
         }
-        RequestBody::Gone => {
-            Err(refusal("the body of the request has gone on: enable the feature buffer_request to read it"))
-        }
+        RequestBody::Gone => Err(refusal(
+            "the body of the request was already forwarded: enable the feature buffer_request to read it",
+        )),
     }
 }
 
@@ -52,8 +52,7 @@ fn read(guest: &mut Guest<'_>, kind: u32, buffer: Buffer) -> Outcome<u64> {
             let handled = handled(guest)?;
             if !handled.is_after_next || !handled.has(BUFFER_RESPONSE) {
                 return Err(refusal(
-                    "the body of the response is read after the request has gone on, with \
-                    the feature buffer_response",
+                    "the body of the response is available after the request was forwarded, with the feature buffer_response",
                 ));
             }
             let start = handled.response_read;
@@ -61,7 +60,7 @@ fn read(guest: &mut Guest<'_>, kind: u32, buffer: Buffer) -> Outcome<u64> {
             super::call::handled(guest)?.response_read += bytes.len();
             bytes
         }
-        _ => return Err(refusal("the kind of the body is neither 0 nor 1")),
+        _ => return Err(refusal("the kind of the body is not 0 or 1")),
     };
     guest.write(buffer.at, &bytes)?;
     let end = if bytes.len() < limit { END } else { 0 };
@@ -75,11 +74,11 @@ fn write(guest: &mut Guest<'_>, kind: u32, data: Span) -> Outcome {
     let body = match kind {
         0 => &mut before_next(guest)?.request_written,
         1 => &mut response_open(guest)?.response_written,
-        _ => return Err(refusal("the kind of the body is neither 0 nor 1")),
+        _ => return Err(refusal("the kind of the body is not 0 or 1")),
     };
     let body = body.get_or_insert_default();
     if body.len() + bytes.len() > limit {
-        return Err(refusal("the new body is over plugin_attr.wasm.body_bytes"));
+        return Err(refusal("the new body exceeds plugin_attr.wasm.body_bytes"));
     }
     body.extend_from_slice(&bytes);
     Ok(())

@@ -51,7 +51,7 @@ pub(super) fn with<R>(guest: &mut Guest<'_>, run: impl FnOnce(&mut Current) -> R
 pub(super) fn before_next<'s>(guest: &'s mut Guest<'_>) -> Outcome<&'s mut Handled> {
     let handled = handled(guest)?;
     match handled.is_after_next {
-        true => Err(refusal("the request has gone on and cannot be changed")),
+        true => Err(refusal("the request was already forwarded and cannot be changed")),
         false => Ok(handled),
     }
 }
@@ -60,7 +60,9 @@ pub(super) fn before_next<'s>(guest: &'s mut Guest<'_>) -> Outcome<&'s mut Handl
 pub(super) fn response_open<'s>(guest: &'s mut Guest<'_>) -> Outcome<&'s mut Handled> {
     let handled = handled(guest)?;
     match handled.is_after_next && !handled.has(BUFFER_RESPONSE) {
-        true => Err(refusal("the response has been sent: enable the feature buffer_response to change it")),
+        true => {
+            Err(refusal("the response was already sent: enable the feature buffer_response to change it"))
+        }
         false => Ok(handled),
     }
 }

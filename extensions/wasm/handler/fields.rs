@@ -102,14 +102,14 @@ fn edit(guest: &mut Guest<'_>, kind: Kind, name: &[u8], edit: &Change<'_>) -> Ou
             }
             Ok(())
         }
-        Kind::RequestTrailers => Err(refusal("the gateway has no trailers of requests for modules")),
+        Kind::RequestTrailers => Err(refusal("modules cannot access request trailers")),
         Kind::ResponseTrailers => {
             if !response_open(guest)?.has(TRAILERS) {
                 return Err(refusal("the feature trailers is not enabled"));
             }
             let name = sound(name, edit)?;
             with(guest, |current| trailers(&name, edit, current))?.map_err(|_| {
-                refusal("trailers can be changed in a response that the feature buffer_response holds")
+                refusal("trailers can be changed only in a response that the feature buffer_response buffers")
             })?;
             Ok(())
         }

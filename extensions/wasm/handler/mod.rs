@@ -1,8 +1,8 @@
 //! Modules with the handler ABI of http-wasm.
 //!
-//! A module handles the request, and the response if the request goes on to the next handler. It runs to its end without
-//! waiting: the bodies that it reads are read before. State of a module may be in its memory between both calls, so an
-//! exchange has an instance of its own from the first call to the last one.
+//! A module handles the request, and the response if the request continues to the next handler. It runs to its end
+//! without waiting: the bodies that it reads are read before. State of a module may be in its memory between both
+//! calls, so an exchange has its own instance from the first call to the last one.
 //!
 //! | module | subject |
 //! |---|---|

@@ -95,12 +95,12 @@ impl Pool {
         Lease { handler: Some(handler), pool: Rc::clone(self), tally, _permit: permit }
     }
 
-    /// Starts an instance on a thread of its own.
+    /// Starts an instance on its own thread.
     async fn begin(&self) -> Result<Handler, String> {
         let compiled = self.vm.code.compiled().await.map_err(|reason| reason.to_string())?;
         let vm = Arc::clone(&self.vm);
         let started = tokio::task::spawn_blocking(move || start(&vm, &compiled)).await;
-        started.unwrap_or_else(|_| Err("the start has failed".to_owned()))
+        started.unwrap_or_else(|_| Err("the start failed".to_owned()))
     }
 }
 
@@ -120,7 +120,7 @@ pub(crate) async fn obtain(pool: Rc<Pool>, tally: Tally<Event>) -> Result<Lease,
     match pool.begin().await {
         Ok(handler) => Ok(pool.lease(handler, permit, tally)),
         Err(reason) => {
-            tracing::error!("wasm {}: the module does not start: {reason}", pool.vm.name);
+            tracing::error!("wasm {}: the module failed to start: {reason}", pool.vm.name);
             tally.count(Event::NotStarted);
             pool.rests.set(Some(Instant::now() + RETRY));
             Err(NotStarted)
@@ -177,7 +177,7 @@ impl Lease {
         (0..rejected).for_each(|_| self.tally.count(Event::MutationRejected));
         result.map_err(|error| {
             self.tally.count(if is_too_large { Event::TooLarge } else { Event::Aborted });
-            tracing::error!("wasm {}: {name} is aborted: {}", self.pool.vm.name, reason(&error));
+            tracing::error!("wasm {}: {name} was aborted: {}", self.pool.vm.name, reason(&error));
             self.handler = None;
             if is_too_large { Aborted::BodyTooLarge } else { Aborted::Failed }
         })

@@ -121,7 +121,7 @@ fn replace_body(plugin: &Shared, written: Vec<u8>) -> Step {
 }
 
 fn too_large() -> Step {
-    let reply = Reply::new(413).because("the body is over plugin_attr.wasm.body_bytes");
+    let reply = Reply::new(413).because("the body exceeds plugin_attr.wasm.body_bytes");
     reply.text(Vec::new()).into()
 }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::{self, Poll, ready};
 
-use sigma_buffer::held::{self, Held};
+use sigma_buffer::held::{self, CountedBytes};
 use sigma_http::{BodyLength, Chunk, Fault, Frame};
 use sigma_plugin::{BodyFilter, Context, Frames, Reply, ResponseStep};
 use sigma_plugin_kit::fields::frames;
@@ -70,7 +70,7 @@ pub(crate) fn filter(exchange: &Rc<Exchange>, ctx: &Context) -> Option<Box<dyn B
     Some(Box::new(Filter {
         exchange: Rc::clone(exchange),
         body: start,
-        held: Held::default(),
+        held: CountedBytes::default(),
         out: VecDeque::new(),
     }))
 }
@@ -107,7 +107,7 @@ impl BodyFilter for Start {
 struct Filter {
     exchange: Rc<Exchange>,
     body: Vec<u8>,
-    held: Held,
+    held: CountedBytes,
     /// The frames after the call.
     out: VecDeque<Frame>,
 }
@@ -118,7 +118,7 @@ impl Filter {
         let limit = self.exchange.plugin.vm_use.vm.settings.body_bytes;
         if self.body.len() + data.len() > limit {
             self.exchange.count(Event::TooLarge);
-            return Err(refuse(Reply::new(500).because("the module holds too large a body"), ctx));
+            return Err(refuse(Reply::new(500).because("the module buffers too large a body"), ctx));
         }
         if data.len() > held::body_room() {
             return Err(refuse(Reply::new(503).because("the memory for bodies is full"), ctx));

@@ -39,7 +39,7 @@ pub(crate) struct Handled {
     pub(crate) response_written: Option<Vec<u8>>,
     /// The status of a response by the module; 0 for the default.
     pub(crate) status: u16,
-    /// Fields of a response by the module. If the request goes on, they are added to the next handler's response.
+    /// Fields of a response by the module. If the request continues, they are added to the next handler's response.
     pub(crate) fields: Headers,
     /// The module tried to read a body that is too large.
     pub(crate) is_body_refused: bool,
@@ -57,7 +57,7 @@ pub(crate) enum RequestBody {
     /// It is the one of the exchange; none if there is no body
     #[default]
     Present,
-    /// It is over the limit
+    /// It exceeds the limit
     TooLarge,
     /// A copy, for the time after the request has gone on
     Copied(Vec<u8>),

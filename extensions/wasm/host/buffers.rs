@@ -2,7 +2,7 @@
 
 use wasmtime::Linker;
 
-use super::guest::{Place, Span};
+use super::guest::{GuestPointers, Span};
 use super::{Guest, Outcome, Status, function};
 use crate::current::{self, Hook};
 use crate::state::State;
@@ -64,7 +64,7 @@ fn is_current(buffer: Buffer, hook: Hook) -> bool {
     )
 }
 
-fn give(guest: &mut Guest<'_>, buffer: u32, part: Span, place: Place) -> Outcome {
+fn give(guest: &mut Guest<'_>, buffer: u32, part: Span, place: GuestPointers) -> Outcome {
     let buffer = Buffer::of(buffer)?;
     let bytes = with(buffer, guest.state(), |bytes| {
         let start = (part.at as usize).min(bytes.len());
@@ -116,7 +116,7 @@ pub(super) fn register(linker: &mut Linker<State>) -> wasmtime::Result<()> {
                                                  length: u32,
                                                  data: u32,
                                                  size: u32| {
-        give(guest, buffer, Span { at, length }, Place { data, size })
+        give(guest, buffer, Span { at, length }, GuestPointers { data, size })
     });
     function!(linker, "proxy_get_buffer_status", |guest, buffer: u32, size: u32, flags: u32| {
         let length = with(Buffer::of(buffer)?, guest.state(), <[u8]>::len)?;
@@ -133,7 +133,7 @@ pub(super) fn register(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     });
     function!(linker, "proxy_get_configuration", |guest, data: u32, size: u32| {
         let configuration = guest.state().vm.configuration.to_vec();
-        guest.give(&configuration, Place { data, size })
+        guest.give(&configuration, GuestPointers { data, size })
     });
     Ok(())
 }

@@ -5,13 +5,13 @@ use sigma_plugin_kit::fields::frames;
 use tokio::sync::mpsc;
 use wasmtime::Linker;
 
-use super::guest::{Place, Span};
+use super::guest::{GuestPointers, Span};
 use super::{Guest, Outcome, Status, function, is_sound, pairs};
 use crate::current;
 use crate::state::{OpenCall, Outgoing, Pairs, State};
 
 /// A call as the module describes it.
-struct Wanted {
+struct DescribedCall {
     upstream: Vec<u8>,
     headers: Pairs,
     body: Vec<u8>,
@@ -19,7 +19,7 @@ struct Wanted {
 }
 
 /// Begins a call; returns its id.
-fn begin(state: &mut State, wanted: Wanted) -> Result<u32, Status> {
+fn begin(state: &mut State, wanted: DescribedCall) -> Result<u32, Status> {
     let service = state.vm.service(&wanted.upstream, false).ok_or(Status::BadArgument)?;
     let (upstream, own_host) = (service.upstream.clone(), service.host.clone());
     let mut headers = wanted.headers;
@@ -92,7 +92,7 @@ fn http(
     if body.length as usize > guest.state().vm.settings.body_bytes {
         return Err(Status::BadArgument.into());
     }
-    let wanted = Wanted {
+    let wanted = DescribedCall {
         upstream: guest.read(upstream)?,
         headers: guest.with(headers, pairs::decode)?.ok_or(Status::BadArgument)?,
         body: guest.read(body)?,
@@ -276,7 +276,7 @@ fn streams(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     function!(linker, "proxy_get_status", |guest, code: u32, data: u32, size: u32| {
         let end = guest.state().grpc_end.clone();
         guest.write_u32(code, end.code)?;
-        guest.give(&end.message, Place { data, size })
+        guest.give(&end.message, GuestPointers { data, size })
     });
     Ok(())
 }

@@ -5,7 +5,7 @@ use sigma_plugin::{Context, OwnedField};
 use sigma_plugin_kit::fields::{frames, is_name};
 use wasmtime::Linker;
 
-use super::guest::{Place, Span};
+use super::guest::{GuestPointers, Span};
 use super::{Guest, Outcome, Status, function, pairs};
 use crate::current::{self, Current, Hook};
 use crate::outline::Abi;
@@ -300,7 +300,7 @@ fn replace_all(map: Map, fields: &Pairs, state: &mut State) -> Result<(), Status
     Ok(())
 }
 
-fn give_value(guest: &mut Guest<'_>, map: u32, name: Span, place: Place, abi: Abi) -> Outcome {
+fn give_value(guest: &mut Guest<'_>, map: u32, name: Span, place: GuestPointers, abi: Abi) -> Outcome {
     let map = Map::of(map)?;
     let name = guest.read(name)?;
     match value(map, &name, guest.state())? {
@@ -321,7 +321,7 @@ pub(super) fn register(linker: &mut Linker<State>, abi: Abi) -> wasmtime::Result
     function!(linker, "proxy_get_header_map_pairs", |guest, map: u32, data: u32, size: u32| {
         let fields = all(Map::of(map)?, guest.state())?;
         let bytes = pairs::encode(fields.iter().map(|(name, value)| (&name[..], &value[..])));
-        guest.give(&bytes, Place { data, size })
+        guest.give(&bytes, GuestPointers { data, size })
     });
     function!(linker, "proxy_get_header_map_size", |guest, map: u32, size: u32| {
         let fields = all(Map::of(map)?, guest.state())?;
@@ -338,7 +338,7 @@ pub(super) fn register(linker: &mut Linker<State>, abi: Abi) -> wasmtime::Result
         "proxy_get_header_map_value",
         move |caller: wasmtime::Caller<'_, State>, map: u32, name: u32, length: u32, data: u32, size: u32| {
             super::run(caller, |guest| {
-                give_value(guest, map, Span { at: name, length }, Place { data, size }, abi)
+                give_value(guest, map, Span { at: name, length }, GuestPointers { data, size }, abi)
             })
         },
     )?;

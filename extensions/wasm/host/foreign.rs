@@ -6,7 +6,7 @@ use flate2::Compression;
 use flate2::read::{ZlibDecoder, ZlibEncoder};
 use wasmtime::Linker;
 
-use super::guest::{Place, Span};
+use super::guest::{GuestPointers, Span};
 use super::{Guest, Outcome, Status, function};
 use crate::state::State;
 
@@ -20,7 +20,7 @@ fn bounded(mut source: impl Read, limit: usize) -> Result<Vec<u8>, Status> {
     if out.len() > limit { Err(Status::BadArgument) } else { Ok(out) }
 }
 
-fn call(guest: &mut Guest<'_>, name: Span, arguments: Span, place: Place) -> Outcome {
+fn call(guest: &mut Guest<'_>, name: Span, arguments: Span, place: GuestPointers) -> Outcome {
     let limit = guest.state().vm.settings.body_bytes;
     if name.length > NAME_BYTES || arguments.length as usize > limit {
         return Err(Status::BadArgument.into());
@@ -42,7 +42,7 @@ pub(super) fn register(linker: &mut Linker<State>) -> wasmtime::Result<()> {
         linker,
         "proxy_call_foreign_function",
         |guest, name: u32, n: u32, at: u32, length: u32, data: u32, size: u32| {
-            call(guest, Span { at: name, length: n }, Span { at, length }, Place { data, size })
+            call(guest, Span { at: name, length: n }, Span { at, length }, GuestPointers { data, size })
         }
     );
     Ok(())

@@ -14,7 +14,7 @@ pub(crate) struct Guest<'c>(Caller<'c, State>);
 
 /// A place in the module's memory for a pointer, and one for a length.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct GuestPointers {
     pub(crate) data: u32,
     pub(crate) size: u32,
 }
@@ -86,7 +86,7 @@ impl<'c> Guest<'c> {
     }
 
     /// Returns a value to the module, in memory that the module allocates.
-    pub(crate) fn give(&mut self, value: &[u8], place: Place) -> Outcome {
+    pub(crate) fn give(&mut self, value: &[u8], place: GuestPointers) -> Outcome {
         let at = if value.is_empty() { 0 } else { self.allocate(value.len())? };
         self.write(at, value)?;
         self.write_u32(place.data, at)?;
@@ -97,7 +97,7 @@ impl<'c> Guest<'c> {
         let size = u32::try_from(bytes).ok().filter(|_| bytes <= VALUE_BYTES).ok_or(Status::BadArgument)?;
         let allocate = self.0.data().allocate.clone();
         let allocate = allocate.ok_or_else(|| {
-            Failure::Trap(wasmtime::Error::msg("it exports neither proxy_on_memory_allocate nor malloc"))
+            Failure::Trap(wasmtime::Error::msg("it exports no proxy_on_memory_allocate and no malloc"))
         })?;
         self.0.data_mut().is_allocating = true;
         let at = allocate.call(self.0.as_context_mut(), size);

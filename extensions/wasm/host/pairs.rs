@@ -25,7 +25,7 @@ pub(crate) fn encode<'p>(pairs: impl Iterator<Item = (&'p [u8], &'p [u8])> + Clo
     out
 }
 
-/// Reads a list. None if it is damaged or too long.
+/// Reads a list. None if the key is damaged or too long.
 pub(crate) fn decode(bytes: &[u8]) -> Option<Pairs> {
     // Some SDKs write an empty list as nothing, or as one zero.
     if bytes.is_empty() || bytes == [0] {

@@ -5,7 +5,7 @@ use sigma_plugin::system::{Host, System};
 use sigma_schema::expr::{VarName, VarValue, Variables};
 use wasmtime::Linker;
 
-use super::guest::{Place, Span};
+use super::guest::{GuestPointers, Span};
 use super::{Guest, Outcome, Status, function, pairs};
 use crate::current::{self, Current};
 use crate::state::State;
@@ -137,7 +137,7 @@ pub(super) fn now() -> u128 {
     Host.now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos()
 }
 
-fn get(guest: &mut Guest<'_>, path: Span, place: Place) -> Outcome {
+fn get(guest: &mut Guest<'_>, path: Span, place: GuestPointers) -> Outcome {
     if path.length > NAME_BYTES {
         return Err(Status::BadArgument.into());
     }
@@ -172,7 +172,7 @@ fn set(guest: &mut Guest<'_>, path: Span, value: Span) -> Outcome {
 
 pub(super) fn register(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     function!(linker, "proxy_get_property", |guest, at: u32, length: u32, data: u32, size: u32| {
-        get(guest, Span { at, length }, Place { data, size })
+        get(guest, Span { at, length }, GuestPointers { data, size })
     });
     function!(linker, "proxy_set_property", |guest, at: u32, length: u32, value: u32, n: u32| {
         set(guest, Span { at, length }, Span { at: value, length: n })

@@ -2,14 +2,14 @@
 
 use wasmtime::Linker;
 
-use super::guest::{Place, Span};
+use super::guest::{GuestPointers, Span};
 use super::{Guest, Outcome, Status, function};
 use crate::state::State;
 
 /// The longest key, and the longest name of a queue.
 const NAME_BYTES: u32 = 4096;
 
-fn get(guest: &mut Guest<'_>, key: Span, place: Place, version: u32) -> Outcome {
+fn get(guest: &mut Guest<'_>, key: Span, place: GuestPointers, version: u32) -> Outcome {
     if key.length > NAME_BYTES {
         return Err(Status::BadArgument.into());
     }
@@ -55,7 +55,7 @@ pub(super) fn register(linker: &mut Linker<State>) -> wasmtime::Result<()> {
         linker,
         "proxy_get_shared_data",
         |guest, at: u32, length: u32, data: u32, size: u32, version: u32| {
-            get(guest, Span { at, length }, Place { data, size }, version)
+            get(guest, Span { at, length }, GuestPointers { data, size }, version)
         }
     );
     function!(
@@ -85,7 +85,7 @@ pub(super) fn register(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     });
     function!(linker, "proxy_dequeue_shared_queue", |guest, id: u32, data: u32, size: u32| {
         let item = guest.state().vm.queues.pop(id)?;
-        guest.give(&item, Place { data, size })
+        guest.give(&item, GuestPointers { data, size })
     });
     Ok(())
 }

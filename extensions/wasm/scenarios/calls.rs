@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use sigma_http::Headers;
-use sigma_plugin::outbound::Answer;
+use sigma_plugin::outbound::ServiceResponse;
 use sigma_plugin_kit::tallies::Families;
 
 use super::{World, sent, status, text_at};
@@ -44,8 +44,8 @@ fn asking(service: &str) -> String {
     )
 }
 
-fn response(status: u16, body: &str) -> Answer {
-    Answer { status, headers: Headers::default(), body: body.into(), trailers: Headers::default() }
+fn response(status: u16, body: &str) -> ServiceResponse {
+    ServiceResponse { status, headers: Headers::default(), body: body.into(), trailers: Headers::default() }
 }
 
 #[test]

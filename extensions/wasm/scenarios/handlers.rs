@@ -31,7 +31,7 @@ const PRELUDE: &str = r#"
 const READS: &str =
     r#"(import "http_handler" "read_body" (func $read_body (param i32 i32 i32) (result i64)))"#;
 
-/// A module that lets the request go on.
+/// A module that lets the request continue.
 const NEXT: &str = r#"(func (export "handle_request") (result i64) (i64.const 1))"#;
 
 /// A module that does not look at the response.

@@ -17,7 +17,7 @@ use std::task::{self, Poll};
 use serde_json::{Value, json};
 use sigma_http::{Chunk, Fault, Frame, Headers};
 use sigma_plugin::outbound::{
-    Answer, Call, CallError, Calling, MessageStream, Metadata, Outbound, StreamCall, StreamError,
+    Call, CallError, Calling, MessageStream, Metadata, Outbound, ServiceResponse, StreamCall, StreamError,
 };
 use sigma_plugin::{BodyFilter, Consumers, Context, Entry, Env, Local, Node, Reply, ResponseStep};
 use tokio::runtime::Runtime;
@@ -91,7 +91,7 @@ struct Services(Rc<Listed>);
 
 #[derive(Default)]
 struct Listed {
-    answers: RefCell<VecDeque<Result<Answer, CallError>>>,
+    answers: RefCell<VecDeque<Result<ServiceResponse, CallError>>>,
     calls: RefCell<Vec<Call>>,
     /// Messages of services with gRPC.
     messages: RefCell<VecDeque<Vec<u8>>>,
@@ -255,7 +255,7 @@ impl World {
         std::mem::take(&mut case.ctx)
     }
 
-    /// Runs the request phase; returns the reply, or None to go on.
+    /// Runs the request phase; returns the reply, or None to continue.
     fn access(&self, entry: &Entry, ctx: &mut Context, body: &[u8]) -> Option<Reply> {
         let env = self.env();
         let body = body.to_vec();

@@ -18,7 +18,7 @@ use sigma_plugin::{
     Auth, Build, Configuration, Context, Descriptor, Env, FileAccess, FileMember, Identity, OwnedField,
     Phase, PhaseSet, Plugin, Step,
 };
-use sigma_plugin_kit::decisions::{Bound, Decisions, Key, Known};
+use sigma_plugin_kit::decisions::{Bound, DecisionState, Decisions, Key};
 use sigma_schema::Confidential;
 
 use self::users::{Comparison, Users};
@@ -298,18 +298,18 @@ impl Pending {
     fn step(self, ctx: &mut Context, env: &Env<'_>) -> Step {
         let decisions = env.local.part(Decisions::<Fits>::default);
         match decisions.look(self.key, env.now_ms) {
-            Known::Decided(fits) => self.shared.end(&self.user, fits.0, ctx, env),
-            Known::Asked(pending) => Step::wait(pending.wait(), move |fits, ctx, env| match fits {
+            DecisionState::Decided(fits) => self.shared.end(&self.user, fits.0, ctx, env),
+            DecisionState::Asked(pending) => Step::wait(pending.wait(), move |fits, ctx, env| match fits {
                 Some(fits) => self.shared.end(&self.user, fits.0, ctx, env),
                 // The client of the request that began it has left.
                 None => self.step(ctx, env),
             }),
-            Known::Nothing(asking) => {
+            DecisionState::Nothing(asking) => {
                 let Pending { shared, user, comparison, .. } = self;
                 Step::wait(comparison.run_beside(), move |fits, ctx, env| {
                     let Some(fits) = fits else {
                         shared.hide(ctx);
-                        let refusal = Refusal::new(INVALID, "too many passwords wait for their comparison");
+                        let refusal = Refusal::new(INVALID, "too many password checks are pending");
                         return shared.config.policy.conclude(ctx, env, Err(refusal.with(Cause::Unjudged)));
                     };
                     let until_ms = env.now_ms.saturating_add(REMEMBERED_MS);

@@ -45,14 +45,14 @@ impl StoredPassword {
             Some("1") => Self::md5("$1$", &text[3..]),
             Some("2a" | "2b" | "2y") => Self::bcrypt(text, parts.next()),
             Some("5" | "6") => Self::sha_crypt(text, parts.next()),
-            _ => Err("it is no hash of a known kind (bcrypt, apr1, SHA-crypt, {SHA} or {SSHA}): \
+            _ => Err("it is not a hash of a known kind (bcrypt, apr1, SHA-crypt, {SHA} or {SSHA}): \
                       write one with `htpasswd -nB NAME`"
                 .to_owned()),
         }
     }
 
     fn sha1(encoded: &str, is_salted: bool) -> Result<StoredPassword, String> {
-        let invalid = || "the text behind {SHA} or {SSHA} is not Base64 of such a hash".to_owned();
+        let invalid = || "the text after {SHA} or {SSHA} is not the Base64 of such a hash".to_owned();
         let bytes = STANDARD.decode(encoded).map_err(|_| invalid())?;
         let (digest, salt) = bytes.split_first_chunk::<20>().ok_or_else(invalid)?;
         match salt.is_empty() != is_salted {

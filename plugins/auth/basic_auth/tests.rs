@@ -82,7 +82,7 @@ fn lists_that_cannot_be_read_are_refused() {
         let error = refusal("basic-auth", &conf);
         assert!(error.contains(expected), "{conf}: {error}");
     };
-    check(json!({"users": ["jack:secret"]}), "users[0]: user `jack`: it is no hash");
+    check(json!({"users": ["jack:secret"]}), "users[0]: user `jack`: it is not a hash");
     check(json!({"users": []}), "users");
     check(json!({"user_field": "X-User"}), "user_field: it needs");
     check(json!({"exempt_addresses": ["10.0.0.0/40"]}), "10.0.0.0/40");

@@ -62,7 +62,7 @@ impl Users {
             }
         }
         if users.by_name.is_empty() && errors.is_empty() {
-            errors.push("there is no user: every request would be refused".to_owned());
+            errors.push("the list has no user: every request would be refused".to_owned());
         }
         users.decoy = users.by_name.values().find(|stored| stored.is_slow()).cloned();
         match errors.is_empty() {
@@ -80,7 +80,7 @@ impl Users {
         let name: Box<str> = String::from_utf8_lossy(name).into();
         match StoredPassword::parse(hash) {
             Ok(_) if self.by_name.contains_key(&name) => {
-                errors.push(format!("{}: the user `{name}` is there twice", place()));
+                errors.push(format!("{}: the user `{name}` occurs twice", place()));
             }
             Ok(stored) => drop(self.by_name.insert(name, stored)),
             Err(error) => errors.push(format!("{}: user `{name}`: {error}", place())),
@@ -165,10 +165,10 @@ mod tests {
         assert!(!compare("jack", "other") && !compare("joe", "secret") && !compare("", "secret"));
         assert!(users.comparison(b"jack", &[b'a'; PASSWORD_BYTES + 1]).is_none());
         for (lines, expected) in [
-            (&[][..], "there is no user"),
+            (&[][..], "the list has no user"),
             (&["jack"], "users[0]: write NAME:HASH"),
             (&[":x"], "users[0]: write NAME:HASH"),
-            (&["jack:secret"], "users[0]: user `jack`: it is no hash"),
+            (&["jack:secret"], "users[0]: user `jack`: it is not a hash"),
         ] {
             let error = read(lines).unwrap_err();
             assert!(error.starts_with(expected), "{error}");
@@ -177,7 +177,7 @@ mod tests {
         assert!(
             read(&[&twice, &twice, "x"])
                 .unwrap_err()
-                .contains("users[1]: the user `jack` is there twice; users[2]")
+                .contains("users[1]: the user `jack` occurs twice; users[2]")
         );
     }
 

@@ -27,7 +27,7 @@ pub(super) const TIMEOUT_MS: u64 = 10_000;
 /// the user.
 ///
 /// **With a path as `cas_callback_uri` the service URL has the host of the request's `Host`. A client that chooses
-/// `Host` can use a ticket of another service**: write the whole URL, or give the route `hosts`.
+/// `Host` can use a ticket of another service**: write the whole URL, or set `hosts` of the route.
 ///
 /// A ticket names no browser. A page of another site can therefore log a user in under another account (login CSRF), as
 /// everywhere with this protocol.
@@ -172,13 +172,13 @@ pub(super) fn upstream(conf: &Value) -> Option<InlineUpstream> {
 pub(super) fn warnings(conf: &Value) -> Vec<Problem> {
     let mut found = Vec::from_iter(cleartext(conf, "idp_uri", STOLEN_LOGIN));
     if conf.get("cas_callback_uri").and_then(Value::as_str).is_some_and(|uri| uri.starts_with('/')) {
-        let message = "who sends a request chooses the host of the service that CAS is asked about";
-        let hint = "write the whole URL, or give the route `hosts`";
+        let message = "clients choose the host of the service that CAS validates";
+        let hint = "write the whole URL, or set `hosts` of the route";
         found.push(Problem::new("cas_callback_uri", "open_host", message).hint(hint));
     }
     if conf.pointer("/cookie/secure") == Some(&Value::Bool(false)) {
         let message = "browsers send the session in cleartext as well";
-        found.push(Problem::new("cookie.secure", "cleartext", message).hint("leave it out"));
+        found.push(Problem::new("cookie.secure", "cleartext", message).hint("remove it"));
     }
     found
 }

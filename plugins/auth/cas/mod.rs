@@ -19,7 +19,7 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use serde_json::json;
 use sigma_http::Method;
 use sigma_plugin::credentials::Credential;
-use sigma_plugin::outbound::{Answer, CallError};
+use sigma_plugin::outbound::{CallError, ServiceResponse};
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 use sigma_schema::described::schema_of;
@@ -215,10 +215,16 @@ impl Party {
         Step::wait(env.outbound.call(call), move |answer, _, env| self.settle(ticket, &back, answer, env))
     }
 
-    fn settle(&self, ticket: String, back: &str, answer: Result<Answer, CallError>, env: &Env<'_>) -> Step {
+    fn settle(
+        &self,
+        ticket: String,
+        back: &str,
+        answer: Result<ServiceResponse, CallError>,
+        env: &Env<'_>,
+    ) -> Step {
         static COMPLAINT: LogThrottle = LogThrottle::new();
         let fault = match answer {
-            Ok(Answer { status: 200, body, .. }) if protocol::user(&body).is_some() => {
+            Ok(ServiceResponse { status: 200, body, .. }) if protocol::user(&body).is_some() => {
                 if self.sessions.begin(&self.fingerprint, &ticket, env) {
                     let reply = Reply::new(302).header("Location", back);
                     let reply = reply.header("Set-Cookie", self.cookie(&self.session_cookie, Some(&ticket)));
@@ -226,7 +232,9 @@ impl Party {
                 }
                 "the ticket was used before".to_owned()
             }
-            Ok(Answer { status, .. }) => format!("the server answered {status} and names no user"),
+            Ok(ServiceResponse { status, .. }) => {
+                format!("the server responded with {status} and without a user")
+            }
             Err(error) => error.to_string(),
         };
         if let Some(left_out) = COMPLAINT.due() {

@@ -70,7 +70,7 @@ pub(super) fn user(answer: &[u8]) -> Option<&str> {
     (!user.is_empty() && !user.contains('<') && is_whole).then_some(user)
 }
 
-/// Returns the ticket whose session is over, from the server's POST: the document, or a form with it.
+/// Returns the ticket whose session has ended, from the server's POST: the document, or a form with it.
 pub(super) fn ended_session(body: &[u8]) -> Option<String> {
     let form = fields(body).and_then(|fields| Some(fields.get("logoutRequest")?.as_str()?.to_owned()));
     let document = match &form {

@@ -31,9 +31,9 @@ fn configurations() {
     check(json!({"cookie": {"secret": secret, "samesite": "Strict"}}), "matches none of the enum values");
     check(json!({"idp_uri": "cas"}), "`cas` has no scheme");
     check(json!({"idp_uri": "https://cas/?a"}), "has a query");
-    check(json!({"cas_callback_uri": "/a?b"}), "`/a?b` is no path");
+    check(json!({"cas_callback_uri": "/a?b"}), "`/a?b` is not a path");
     check(json!({"cas_callback_uri": "back"}), "`back` has no scheme");
-    check(json!({"logout_uri": "logout"}), "`logout` is no path");
+    check(json!({"logout_uri": "logout"}), "`logout` is not a path");
     check(json!({"logout_uri": "/back"}), "every login would end in a logout");
     let clear = json!({"idp_uri": "http://cas", "cas_callback_uri": "/back", "cookie": {"secret": secret, "secure": false}});
     assert_eq!(

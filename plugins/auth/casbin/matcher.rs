@@ -96,7 +96,7 @@ impl Form {
             Form::Key2 | Form::Key3 => anchored("[^/]+").map(Pattern::Regex),
             Form::Regex => Regex::new(text).map(Pattern::Regex).map_err(|error| error.to_string()),
             Form::Ip => {
-                text.parse().map(Pattern::Network).map_err(|_| "no address and no network".to_owned())
+                text.parse().map(Pattern::Network).map_err(|_| "not an address or a network".to_owned())
             }
         };
         pattern.map_err(|reason| format!("`{text}`: {reason}"))
@@ -281,7 +281,10 @@ impl<'r> Reader<'r> {
         if let Some(number) = self.names.roles.iter().position(|(name, _)| name == function) {
             let count = self.names.roles[number].1;
             if values.len() != count {
-                return Err(format!("`{function}` has {count} values in the model, here {}", values.len()));
+                return Err(format!(
+                    "`{function}` has {count} values in the model, but {} here",
+                    values.len()
+                ));
             }
             let mut values = values.into_iter();
             return match (values.next(), values.next(), values.next()) {
@@ -289,12 +292,12 @@ impl<'r> Reader<'r> {
                 _ => Err(format!("`{function}` needs a name and a role")),
             };
         }
-        let form = Form::named(function).ok_or_else(|| format!("the function `{function}` is not known"))?;
+        let form = Form::named(function).ok_or_else(|| format!("unknown function `{function}`"))?;
         match <[Value; 2]>::try_from(values) {
             // A client must not write patterns.
-            Ok([_, Value::Request(_)]) => {
-                Err(format!("the pattern of `{function}` comes from the request: write it second"))
-            }
+            Ok([_, Value::Request(_)]) => Err(format!(
+                "the second argument of `{function}` is the pattern, and it may not come from the request"
+            )),
             Ok([value, pattern]) => Ok(Matcher::Fits(form, value, pattern)),
             Err(_) => Err(format!("`{function}` needs a value and a pattern")),
         }
@@ -414,9 +417,9 @@ mod tests {
             ("r.sub == p.sub extra", "`extra` is not understood"),
             ("r.sub == p.owner", "`p.owner` is not understood"),
             ("r.sub == p.sub &", "`&` is not understood"),
-            ("eval(p.sub)", "the function `eval` is not known"),
+            ("eval(p.sub)", "unknown function `eval`"),
             ("g(r.sub)", "`g` has 2 values"),
-            ("keyMatch(p.obj, r.obj)", "write it second"),
+            ("keyMatch(p.obj, r.obj)", "it may not come from the request"),
             ("keyMatch(r.obj)", "needs a value and a pattern"),
             ("r.sub == 'x", "a quote is not closed"),
             ("(r.sub == p.sub", "`)` is missing"),

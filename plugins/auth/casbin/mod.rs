@@ -100,14 +100,13 @@ struct Config {
 impl Configuration for Config {
     fn check(&self) -> Result<(), String> {
         if !is_name(&self.username) {
-            return Err(format!("`{}` is no name of a header field", self.username));
+            return Err(format!("`{}` is not the name of a header field", self.username));
         }
         match (&self.model_path, &self.policy_path, &self.model, &self.policy) {
             (Some(_), Some(_), None, None) | (None, None, None, None) => Ok(()),
             (None, None, Some(model), Some(policy)) => Enforcer::new(model, policy).map(drop),
             _ => Err(
-                "write `model_path` and `policy_path`, or `model` and `policy`, or none of them where the \
-                      plugin metadata has them"
+                "write `model_path` and `policy_path`, or `model` and `policy`; omit all four if the plugin metadata has them"
                     .to_owned(),
             ),
         }
@@ -132,7 +131,7 @@ impl Configuration for Metadata {
 fn warnings(conf: &Value) -> Vec<Problem> {
     let Some(field) = conf.get("username").and_then(Value::as_str) else { return Vec::new() };
     let message = format!("every client can claim to be any user by sending `{field}`");
-    let hint = "let something before this plugin set the field, or put the gateway behind what does";
+    let hint = "set the field in a plugin that runs earlier, or in a proxy in front of the gateway";
     vec![Problem::new("username", "unverified", message).hint(hint)]
 }
 
@@ -155,7 +154,7 @@ impl AuthzCasbin {
         let enforcer = texts.map(|(model, policy)| Enforcer::new(&model, &policy)).transpose()?;
         if enforcer.is_none() {
             let resource = build.resource;
-            tracing::error!(resource, "authz-casbin: there is no model: every request is denied");
+            tracing::error!(resource, "authz-casbin: no model is configured: every request is denied");
         }
         Ok(AuthzCasbin { username: config.username, enforcer })
     }
@@ -245,7 +244,7 @@ mod tests {
         check(json!({"model": MODEL, "policy": POLICY}), "property \"username\" is required");
         check(json!({"username": "u", "model": MODEL}), "write `model_path` and `policy_path`");
         check(json!({"username": "u", "model": MODEL, "policy_path": "x"}), "write `model_path`");
-        check(json!({"username": "a b", "model": MODEL, "policy": POLICY}), "no name of a header field");
+        check(json!({"username": "a b", "model": MODEL, "policy": POLICY}), "not the name of a header field");
         check(json!({"username": "u", "model": MODEL, "policy": "p, a, b"}), "line 1: `p` has 3 values");
         check(json!({"username": "u", "model": "", "policy": ""}), "the model has no [request_definition]");
     }

@@ -62,7 +62,7 @@ impl Sections {
             } else if let (Some(section), Some((name, value))) = (&section, line.split_once('=')) {
                 found.push((section.clone(), name.trim().to_owned(), value.trim().to_owned()));
             } else {
-                return Err(format!("the model: `{line}` is no definition of a section"));
+                return Err(format!("the model: `{line}` is not in the form `name = value`"));
             }
         }
         Ok(Sections(found))
@@ -73,13 +73,11 @@ impl Sections {
         let found = self.all(section);
         match <[(String, String); 1]>::try_from(found) {
             Ok([(own, text)]) if own == name => Ok(text),
-            Ok([(own, _)]) => {
-                Err(format!("the model: [{section}] has `{own}`, and only `{name}` is understood"))
-            }
+            Ok([(own, _)]) => Err(format!("the model: [{section}] has `{own}`; only `{name}` is supported")),
             Err(found) if found.is_empty() => Err(format!("the model has no [{section}]")),
-            Err(_) => Err(format!(
-                "the model: [{section}] has several definitions, and only `{name}` is understood"
-            )),
+            Err(_) => {
+                Err(format!("the model: [{section}] has several definitions; only `{name}` is supported"))
+            }
         }
     }
 
@@ -107,15 +105,13 @@ impl Enforcer {
         let request = list(&sections.only("request_definition", "r")?);
         if request.len() != 3 {
             let count = request.len();
-            return Err(format!(
-                "the model: a request has three values, user, path and method, and `r` has {count}"
-            ));
+            return Err(format!("the model: `r` has {count} values; it needs three: user, path and method"));
         }
         let mut names =
             Names { request, line: list(&sections.only("policy_definition", "p")?), roles: Vec::new() };
         let effect = sections.only("policy_effect", "e")?;
         let effect = Effect::parse(&effect)
-            .ok_or_else(|| format!("the model: the effect `{effect}` is not understood"))?;
+            .ok_or_else(|| format!("the model: the effect `{effect}` is not supported"))?;
         let mut roles = Vec::new();
         for (name, text) in sections.all("role_definition") {
             let count = list(&text).len();
@@ -132,7 +128,7 @@ impl Enforcer {
         let matcher =
             Matcher::parse(&matcher, &names).map_err(|error| format!("the model: the matcher: {error}"))?;
         if let Some((section, ..)) = sections.0.first() {
-            return Err(format!("the model: [{section}] is not understood"));
+            return Err(format!("the model: unknown section [{section}]"));
         }
         let lines = policy.take("p", names.line.len()).map_err(|error| format!("the policy: {error}"))?;
         policy.is_used_up().map_err(|error| format!("the policy: {error}"))?;
@@ -171,7 +167,7 @@ impl Rule {
             None | Some("allow") => false,
             Some("deny") => true,
             Some(other) => {
-                return Err(format!("line {number}: the effect `{other}` is not allow and not deny"));
+                return Err(format!("line {number}: the effect `{other}` is not allow or deny"));
             }
         };
         let mut patterns: Vec<((Form, Value), Pattern)> = Vec::new();
@@ -239,18 +235,14 @@ mod tests {
         };
         assert!(Enforcer::new(&fine, "").is_ok_and(|enforcer| !enforcer.allows(["a", "/", "GET"])));
         check(&fine, "p, a, b, c\nq, a", "the policy: line 2: the model has no `q`");
-        check(&fine, "g, a, b", "the policy: line 1: `g` has 3 values in the model, here 2");
-        check(
-            &model("sub, eft", allow, "r.sub == p.sub"),
-            "p, a, maybe",
-            "`maybe` is not allow and not deny",
-        );
-        check(&model("sub", "max(p.eft)", "r.sub == p.sub"), "", "the effect `max(p.eft)` is not understood");
+        check(&fine, "g, a, b", "the policy: line 1: `g` has 3 values in the model, but 2 here");
+        check(&model("sub, eft", allow, "r.sub == p.sub"), "p, a, maybe", "`maybe` is not allow or deny");
+        check(&model("sub", "max(p.eft)", "r.sub == p.sub"), "", "the effect `max(p.eft)` is not supported");
         check(&model("sub", allow, "regexMatch(r.sub, p.sub)"), "p, (", "the policy: line 1: `(`");
         check(&fine.replace("act\n[policy_d", "act, x\n[policy_d"), "", "`r` has 4");
-        check(&fine.replace("m = ", "m2 = "), "", "[matchers] has `m2`, and only `m` is understood");
-        check(&format!("{fine}[constraints]\nc = x"), "", "[constraints] is not understood");
-        check("r = a", "", "`r = a` is no definition of a section");
+        check(&fine.replace("m = ", "m2 = "), "", "[matchers] has `m2`; only `m` is supported");
+        check(&format!("{fine}[constraints]\nc = x"), "", "unknown section [constraints]");
+        check("r = a", "", "`r = a` is not in the form `name = value`");
         check(&fine.replace("_, _, _", "_"), "", "`g` has 1 values");
     }
 }

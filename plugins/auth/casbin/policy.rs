@@ -47,9 +47,10 @@ impl Policy {
         let lines = self.lines.remove(name).unwrap_or_default();
         match lines.iter().find(|line| line.values.len() != count) {
             None => Ok(lines),
-            Some(Line { number, values }) => {
-                Err(format!("line {number}: `{name}` has {count} values in the model, here {}", values.len()))
-            }
+            Some(Line { number, values }) => Err(format!(
+                "line {number}: `{name}` has {count} values in the model, but {} here",
+                values.len()
+            )),
         }
     }
 
@@ -148,7 +149,9 @@ mod tests {
         assert_eq!(values, [["alice", "/a, b", "GET"], ["", "say \"x\"", "y\"z"]]);
         assert_eq!(lines[1].number, 4);
         assert_eq!(policy.is_used_up().unwrap_err(), "line 5: the model has no `g`");
-        assert!(policy.take("g", 3).unwrap_err().contains("line 5: `g` has 3 values in the model, here 2"));
+        assert!(
+            policy.take("g", 3).unwrap_err().contains("line 5: `g` has 3 values in the model, but 2 here")
+        );
         assert!(Policy::parse("p, \"a").unwrap_err().contains("line 1"));
     }
 

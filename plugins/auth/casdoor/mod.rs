@@ -10,7 +10,7 @@ use serde_json::Value;
 use sigma_http::Method;
 use sigma_plugin::credentials::Credential;
 use sigma_plugin::descriptor::InlineUpstream;
-use sigma_plugin::outbound::{Answer, Call, CallError, Service};
+use sigma_plugin::outbound::{Call, CallError, Service, ServiceResponse};
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 use sigma_schema::Confidential;
 use sigma_schema::Problem;
@@ -76,7 +76,7 @@ $ curl -s -b jar -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/orders
 /// The name of Casdoor among the plugin's upstreams.
 const CASDOOR: &str = "casdoor";
 
-/// Milliseconds for Casdoor's answer.
+/// Milliseconds for Casdoor's response.
 const TIMEOUT_MS: u64 = 10_000;
 
 /// Seconds for which a browser may take to log in, and for which a login holds.
@@ -85,10 +85,10 @@ const LIVES_S: u64 = 900;
 /// Logs users in at Casdoor (OAuth 2.0 authorization code flow).
 ///
 /// A browser without a session is redirected to Casdoor and returns to `callback_url`, where its code is exchanged for
-/// a token. Then it is redirected to the requested path, without the query. A session ends after 15 minutes, or earlier
-/// with its token. It is in a cookie that the node does not get, encrypted with a key derived from `client_secret`: all
-/// gateways with the same configuration accept it, and so do other routes with the same `client_id`. A login can be
-/// finished once at each gateway. Casdoor must respond within 10 s.
+/// a token. Then it is redirected to the requested path, without the query. A session ends after 15 minutes, or
+/// earlier with its token. It is stored in a cookie that the node does not get, encrypted with a key derived from
+/// `client_secret`. All gateways with the same configuration accept it, and so do other routes with the same
+/// `client_id`. A login can be finished once at each gateway. Casdoor must respond within 10 s.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// The URL of Casdoor.
@@ -121,7 +121,7 @@ impl TryFrom<String> for CallbackUrl {
     fn try_from(url: String) -> Result<CallbackUrl, String> {
         let service = Service::parse(&url)?;
         if &*service.target == "/" {
-            return Err(format!("`{url}` has no path: browsers could not come back to it"));
+            return Err(format!("`{url}` has no path, which browsers need to return"));
         }
         Ok(CallbackUrl { url, path: service.target.into() })
     }
@@ -160,7 +160,7 @@ enum Session {
     LoggedIn,
 }
 
-/// Casdoor's answer to a code.
+/// Casdoor's response to a code.
 #[derive(Deserialize)]
 struct Granted {
     access_token: String,
@@ -251,7 +251,7 @@ impl Party {
     /// Takes a browser in that comes back.
     fn call_back(self: Arc<Self>, session: Option<Session>, ctx: &mut Context, env: &Env<'_>) -> Step {
         let Some(Session::LoggingIn { state, back }) = session else {
-            return refuse("a browser came back that was not sent");
+            return refuse("a callback without a login of this browser");
         };
         let sent = |name: &str| only_argument(ctx, name).filter(|value| !value.is_empty());
         let (Some(code), Some(returned)) = (sent("code"), sent("state")) else {
@@ -266,7 +266,7 @@ impl Party {
             Ok(lives_s) if way_back::is_own(back.as_bytes()) => {
                 self.redirect(back, Session::LoggedIn, lives_s.min(LIVES_S), ctx, env)
             }
-            Ok(_) => unavailable("the way back leads elsewhere"),
+            Ok(_) => unavailable("the stored URL is on another host"),
             Err(NoToken::Refused(reason)) => refuse(reason),
             Err(NoToken::Failed(reason)) => unavailable(&reason),
         })
@@ -297,19 +297,21 @@ enum NoToken {
 }
 
 /// For how many seconds Casdoor's token lives.
-fn granted(answer: Result<Answer, CallError>) -> Result<u64, NoToken> {
+fn granted(answer: Result<ServiceResponse, CallError>) -> Result<u64, NoToken> {
     let body = match answer {
-        Ok(Answer { status: 200, body, .. }) => body,
-        Ok(Answer { status, .. }) => return Err(NoToken::Failed(format!("Casdoor answered {status}"))),
+        Ok(ServiceResponse { status: 200, body, .. }) => body,
+        Ok(ServiceResponse { status, .. }) => {
+            return Err(NoToken::Failed(format!("Casdoor answered {status}")));
+        }
         Err(error) => return Err(NoToken::Failed(error.to_string())),
     };
     let granted = answers::read::<Granted>(&body);
-    let granted = granted.ok_or_else(|| NoToken::Failed("Casdoor gives no token".to_owned()))?;
+    let granted = granted.ok_or_else(|| NoToken::Failed("Casdoor returned no token".to_owned()))?;
     match granted.expires_in {
         // So it answers to a code that it does not know.
-        0 => Err(NoToken::Refused("Casdoor does not know the code")),
+        0 => Err(NoToken::Refused("Casdoor does not accept the code")),
         _ if granted.access_token.is_empty() => {
-            Err(NoToken::Failed("Casdoor gives an empty token".to_owned()))
+            Err(NoToken::Failed("Casdoor returned an empty token".to_owned()))
         }
         lives_s => Ok(lives_s),
     }

@@ -27,7 +27,7 @@ fn configurations() {
     check(json!({"callback_url": "https://shop/a?b"}), "failed to match pattern");
     check(
         json!({"callback_url": "https://shop"}),
-        "`https://shop` has no path: browsers could not come back to it",
+        "`https://shop` has no path, which browsers need to return",
     );
     check(json!({"callback_url": "/back"}), "`/back` has no scheme");
     let missing =
@@ -40,7 +40,12 @@ fn configurations() {
 #[test]
 fn only_a_token_that_lives_is_one() {
     let check = |status: u16, body: &str, expected: Result<u64, &str>| {
-        let answer = Answer { status, headers: Headers::default(), body: body.into(), ..Answer::default() };
+        let answer = ServiceResponse {
+            status,
+            headers: Headers::default(),
+            body: body.into(),
+            ..ServiceResponse::default()
+        };
         assert_eq!(
             granted(Ok(answer)).map_err(|reason| match reason {
                 NoToken::Refused(reason) => reason.to_owned(),
@@ -54,12 +59,12 @@ fn only_a_token_that_lives_is_one() {
     check(
         200,
         r#"{"access_token":"error: no such code","expires_in":0}"#,
-        Err("Casdoor does not know the code"),
+        Err("Casdoor does not accept the code"),
     );
-    check(200, r#"{"access_token":"","expires_in":60}"#, Err("Casdoor gives an empty token"));
-    check(200, r#"{"access_token":"a"}"#, Err("Casdoor gives no token"));
-    check(200, r#"{"access_token":"a","expires_in":0,"expires_in":60}"#, Err("Casdoor gives no token"));
-    check(200, "<html>", Err("Casdoor gives no token"));
+    check(200, r#"{"access_token":"","expires_in":60}"#, Err("Casdoor returned an empty token"));
+    check(200, r#"{"access_token":"a"}"#, Err("Casdoor returned no token"));
+    check(200, r#"{"access_token":"a","expires_in":0,"expires_in":60}"#, Err("Casdoor returned no token"));
+    check(200, "<html>", Err("Casdoor returned no token"));
     check(302, r#"{"access_token":"a","expires_in":60}"#, Err("Casdoor answered 302"));
 }
 
@@ -81,7 +86,10 @@ fn browsers_are_sent_and_come_back_once() {
         summary(case.run(&plugin, Phase::Access).as_ref())
     };
     let invalid = "400 failed when accessing token. Invalid code or state";
-    assert_eq!(back(&format!("code=a&state={state}"), "a=b"), "400 a browser came back that was not sent");
+    assert_eq!(
+        back(&format!("code=a&state={state}"), "a=b"),
+        "400 a callback without a login of this browser"
+    );
     assert_eq!(back("", &cookie), invalid);
     assert_eq!(back("code=a", &cookie), invalid);
     assert_eq!(back(&format!("code=a&code=b&state={state}"), &cookie), invalid);
@@ -96,6 +104,6 @@ fn browsers_are_sent_and_come_back_once() {
     case.request(&format!("GET /back?code=a&state={state} HTTP/1.1\nHost: shop\nCookie: {cookie}"));
     assert_eq!(
         summary(case.run(&other, Phase::Access).as_ref()),
-        "400 a browser came back that was not sent"
+        "400 a callback without a login of this browser"
     );
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
-use sigma_plugin::outbound::{Answer, CallError, Service};
+use sigma_plugin::outbound::{CallError, Service, ServiceResponse};
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, ResponseStep, Slot,
     Step,
@@ -231,16 +231,16 @@ impl Dingtalk {
 
     fn settle(
         &self,
-        answer: Result<Answer, CallError>,
+        answer: Result<ServiceResponse, CallError>,
         slot: Slot,
         ctx: &mut Context,
         env: &Env<'_>,
     ) -> Step {
         let told = match answer {
-            Ok(Answer { status: 200, body, .. }) => {
+            Ok(ServiceResponse { status: 200, body, .. }) => {
                 answers::read::<DingtalkResponse>(&body).ok_or_else(|| "unread".to_owned())
             }
-            Ok(Answer { status, .. }) => Err(format!("status {status}")),
+            Ok(ServiceResponse { status, .. }) => Err(format!("status {status}")),
             Err(error) => Err(error.to_string()),
         };
         match told {
@@ -262,14 +262,18 @@ impl Dingtalk {
     }
 }
 
-fn token_of(answer: Result<Answer, CallError>) -> Result<String, String> {
+fn token_of(answer: Result<ServiceResponse, CallError>) -> Result<String, String> {
     let body = match answer {
-        Ok(Answer { status: 200, body, .. }) => body,
-        Ok(Answer { status, .. }) => return Err(format!("no token of the application: status {status}")),
+        Ok(ServiceResponse { status: 200, body, .. }) => body,
+        Ok(ServiceResponse { status, .. }) => {
+            return Err(format!("no token of the application: status {status}"));
+        }
         Err(error) => return Err(format!("no token of the application: {error}")),
     };
     let granted = answers::read::<Granted>(&body).filter(|granted| !granted.token.is_empty());
-    granted.map(|granted| granted.token).ok_or_else(|| "no token of the application in the answer".to_owned())
+    granted
+        .map(|granted| granted.token)
+        .ok_or_else(|| "no token of the application in the response".to_owned())
 }
 
 impl Plugin for DingtalkAuth {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
-use sigma_plugin::outbound::{Answer, CallError, Service};
+use sigma_plugin::outbound::{CallError, Service, ServiceResponse};
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Reply, ResponseStep,
     Slot, Step,
@@ -175,13 +175,16 @@ impl FeishuAuth {
     }
 }
 
-/// The object that an answer is.
-fn read<T: serde::de::DeserializeOwned>(answer: Result<Answer, CallError>, what: &str) -> Result<T, String> {
+/// The object that a response is.
+fn read<T: serde::de::DeserializeOwned>(
+    answer: Result<ServiceResponse, CallError>,
+    what: &str,
+) -> Result<T, String> {
     match answer {
-        Ok(Answer { status: 200, body, .. }) => {
-            answers::read(&body).ok_or_else(|| format!("no {what} in the answer"))
+        Ok(ServiceResponse { status: 200, body, .. }) => {
+            answers::read(&body).ok_or_else(|| format!("no {what} in the response"))
         }
-        Ok(Answer { status, .. }) => Err(format!("no {what}: status {status}")),
+        Ok(ServiceResponse { status, .. }) => Err(format!("no {what}: status {status}")),
         Err(error) => Err(format!("no {what}: {error}")),
     }
 }
@@ -203,7 +206,7 @@ impl Feishu {
             let sendable =
                 |token: &String| !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
             match token.and_then(|token| {
-                sendable(&token).then_some(token).ok_or_else(|| "no sound token".to_owned())
+                sendable(&token).then_some(token).ok_or_else(|| "no valid token".to_owned())
             }) {
                 Ok(token) => self.ask_user(&token, slot, ctx, env),
                 Err(reason) => self.refuse(&reason, ctx),

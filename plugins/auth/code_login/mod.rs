@@ -56,7 +56,7 @@ struct Party {
     tells_user: bool,
 }
 
-/// Cookies for the answer to this request.
+/// Cookies for the response to this request.
 struct Cookies(Vec<String>);
 
 /// The user of a platform.
@@ -66,8 +66,7 @@ impl Party {
     /// Recognises a session.
     ///
     /// # Errors
-    /// Returns an error, which is the next step, if there is no session: the code of the request, or the
-    /// answer.
+    /// Returns an error, which is the next step, if there is no session: the code of the request, or the response.
     fn recognise(&self, ctx: &mut Context, env: &Env<'_>) -> Result<(), Result<String, Step>> {
         if let Some(user) = self.cookie.read::<User>(ctx, env) {
             self.cookie.hide(ctx);
@@ -127,7 +126,7 @@ fn refuse(status: u16, message: &'static str) -> Step {
     Reply::new(status).json(&json!({ "message": message })).because(message).into()
 }
 
-/// Adds the cookies of a new session to the answer.
+/// Adds the cookies of a new session to the response.
 fn add_cookies(slot: Slot, ctx: &mut Context) -> ResponseStep {
     if let Some(Cookies(cookies)) = ctx.take_kept(slot) {
         cookies.iter().for_each(|cookie| ctx.response.headers.append("Set-Cookie", cookie.as_bytes()));
@@ -166,20 +165,18 @@ fn credentials(conf: &Value) -> Vec<Credential> {
 /// Checks what both configurations have.
 fn check(code_header: &str, redirect_uri: &str) -> Result<(), String> {
     if !is_name(code_header) {
-        return Err(format!("`{code_header}` is no name of a header field"));
+        return Err(format!("`{code_header}` is not the name of a header field"));
     }
     if !redirect_uri.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err("`redirect_uri` has characters that are not encoded".to_owned());
+        return Err("`redirect_uri` has unencoded characters".to_owned());
     }
     Ok(())
 }
 
 fn warnings(conf: &Value) -> Vec<Problem> {
-    let clear = |field: &str| cleartext(conf, field, "secrets and users are sent in cleartext");
+    let clear = |field: &str| cleartext(conf, field, "secrets and user data are sent in cleartext");
     let clear = [TOKEN_URL, USER_URL].into_iter().filter_map(clear);
-    clear
-        .chain(unverified(conf, "another server can answer instead of the provider, and name any user"))
-        .collect()
+    clear.chain(unverified(conf, "another server can impersonate the provider and name any user")).collect()
 }
 
 /// The cookie of a plugin with these secrets.
@@ -195,7 +192,7 @@ fn cookie(
     SessionCookie::new(name.to_owned(), secret.reveal(), older, &context)
 }
 
-/// Goes on where there is no session yet: with the code, or with the answer that is due.
+/// Goes on where there is no session yet: with the code, or with the response that is due.
 fn with_code(
     party: &Arc<Party>,
     ctx: &mut Context,

@@ -29,8 +29,8 @@ fn configurations() {
         check(json!({}), "");
         check(json!({"secret": "1234567"}), "string too short");
         check(json!({"secret_fallbacks": ["1234567"]}), "string too short");
-        check(json!({"code_header": "a b"}), "`a b` is no name of a header field");
-        check(json!({"redirect_uri": "/a\r\nb"}), "`redirect_uri` has characters that are not encoded");
+        check(json!({"code_header": "a b"}), "`a b` is not the name of a header field");
+        check(json!({"redirect_uri": "/a\r\nb"}), "`redirect_uri` has unencoded characters");
         check(json!({"userinfo_url": "user"}), "`user` has no scheme");
         check(json!({"timeout": 0}), "expected 0 to be at least 1");
         assert!(refusal(plugin, &json!({})).contains("is required"));

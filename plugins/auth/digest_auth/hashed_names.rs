@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use sigma_plugin::Env;
 
 use super::Consumer;
-use super::answer::Hash;
+use super::credentials::Hash;
 use sigma_plugin_kit::clock::process_ms;
 
 /// Milliseconds until the digests of all names are computed again for an unknown one: made-up digests must

@@ -1,8 +1,8 @@
 //! `digest-auth`: name and password, of which only a digest is sent (RFC 7616).
 //!
-//! [`answer`] has the client's answer, [`hashed_names`] finds names that are sent as digests.
+//! [`answer`] has the client's response, [`hashed_names`] finds names that are sent as digests.
 
-pub(super) mod answer;
+pub(super) mod credentials;
 mod hashed_names;
 #[cfg(test)]
 mod tests;
@@ -25,7 +25,7 @@ use sigma_plugin::{
 use sigma_schema::Confidential;
 use sigma_schema::Problem;
 
-use self::answer::{Algorithm, Answer, Qop};
+use self::credentials::{Algorithm, DigestCredentials, Qop};
 use self::hashed_names::HashedNames;
 use super::policy::{AuthPolicy, Cause, Refusal, Scheme, authorization, same_secret};
 use sigma_plugin_kit::clock::process_ms;
@@ -121,7 +121,7 @@ fn warnings(conf: &Value) -> Vec<Problem> {
     match names.is_some_and(|names| names.iter().any(|name| name == "MD5" || name == "MD5-sess")) {
         true => {
             let message = "an attacker can find passwords from digests of MD5";
-            vec![Problem::new("algorithms", "weak", message).hint("leave MD5 out once no client needs it")]
+            vec![Problem::new("algorithms", "weak", message).hint("remove MD5 when no client needs it")]
         }
         false => Vec::new(),
     }
@@ -173,7 +173,7 @@ struct Verifier {
 
 /// The claimed identity of a client, before it is proven.
 struct Claim {
-    answer: Answer,
+    answer: DigestCredentials,
     algorithm: Algorithm,
     identity: Arc<Identity>,
 }
@@ -213,7 +213,7 @@ impl DigestAuth {
         let common = build.node.part(common);
         let key = match &config.nonce_secret {
             Some(secret) if secret.reveal().is_empty() => {
-                return Err("nonce_secret: it is empty, and everybody could make nonces".to_owned());
+                return Err("nonce_secret: it is empty, so that anyone could make nonces".to_owned());
             }
             Some(secret) => hmac::Key::new(hmac::HMAC_SHA256, secret.reveal().as_bytes()),
             None => common.key.clone(),
@@ -227,7 +227,7 @@ impl Verifier {
         hmac::sign(&self.key, &[b"digest-auth\n", self.config.policy.realm.as_bytes(), b"\n", said].concat())
     }
 
-    /// A nonce of this second. None if the system has no random bytes.
+    /// A nonce of this second. None if cannot get random bytes.
     fn nonce(&self, env: &Env<'_>) -> Option<String> {
         let mut nonce = [0; TIME_BYTES + RANDOM_BYTES + MAC_BYTES];
         nonce[..TIME_BYTES].copy_from_slice(&env.unix_time().as_secs().to_be_bytes());
@@ -257,9 +257,9 @@ impl Verifier {
     /// Checks everything but the proof.
     fn claim(&self, ctx: &Context, env: &Env<'_>) -> Result<Claim, Failure> {
         let value = authorization(ctx).ok_or(Refusal::absent("Missing authorization in request"))?;
-        let answer = Answer::parse(value).map_err(invalid_header)?;
+        let answer = DigestCredentials::parse(value).map_err(invalid_header)?;
         if answer.realm != self.config.policy.realm.as_bytes() {
-            return Err(invalid_header("the realm is another one").into());
+            return Err(invalid_header("the realm does not match").into());
         }
         let allowed = self
             .config

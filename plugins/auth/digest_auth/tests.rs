@@ -3,7 +3,7 @@
 use serde_json::json;
 use sigma_plugin::Entry;
 
-use super::answer::Hash;
+use super::credentials::Hash;
 use super::*;
 use crate::testing::{Case, entry, refusal, summary};
 
@@ -17,7 +17,7 @@ fn the_example_of_the_rfc() {
         (Algorithm::Sha256, "753927fa0e85d155564e2e272a28d1802ca10daf4496794697cf8db5856cb6c1"),
     ] {
         let value = MUFASA.replace("ALGORITHM", algorithm.name()).replace("RESPONSE", response);
-        let answer = Answer::parse(value.as_bytes()).unwrap();
+        let answer = DigestCredentials::parse(value.as_bytes()).unwrap();
         assert_eq!(answer.algorithm, algorithm.name().as_bytes());
         assert_eq!(answer.expected(algorithm, (b"Mufasa", b"Circle of Life"), b"GET", b""), answer.response);
     }
@@ -28,7 +28,7 @@ fn invalid_answers_are_refused() {
     let good = MUFASA.replace("ALGORITHM", "MD5").replace("RESPONSE", "x");
     let check = |from: &str, to: &str, expected: Result<(), &str>| {
         let value = good.replace(from, to);
-        assert_eq!(Answer::parse(value.as_bytes()).map(drop), expected, "{value}");
+        assert_eq!(DigestCredentials::parse(value.as_bytes()).map(drop), expected, "{value}");
     };
     check("", "", Ok(()));
     check("Digest ", "dIGEST ", Ok(()));
@@ -37,14 +37,14 @@ fn invalid_answers_are_refused() {
     check("username=\"Mufasa\"", "username*=UTF-8''J%c3%a4s%C3%B8n", Ok(()));
     const UNREADABLE: Result<(), &str> = Err("the parameters cannot be parsed, or one appears twice");
     check("Digest ", "Basic ", Err("the scheme is not Digest"));
-    check("qop=auth,", "", Err("qop is neither auth nor auth-int"));
-    check("qop=auth", "qop=auth-conf", Err("qop is neither auth nor auth-int"));
+    check("qop=auth,", "", Err("qop is not auth or auth-int"));
+    check("qop=auth", "qop=auth-conf", Err("qop is not auth or auth-int"));
     check("qop=auth", "qop=auth-int", Ok(()));
     check("qop=auth", "qop=auth, userhash=true", Ok(()));
-    check("qop=auth", "qop=auth, userhash=maybe", Err("userhash is neither true nor false"));
-    check("username=\"Mufasa\"", "userhash=true, username*=UTF-8''J", Err("username* is no digest"));
-    check("username=", "user=", Err("there is not one username"));
-    check("username=\"Mufasa\"", "username=\"a\", username*=UTF-8''b", Err("there is not one username"));
+    check("qop=auth", "qop=auth, userhash=maybe", Err("userhash is not true or false"));
+    check("username=\"Mufasa\"", "userhash=true, username*=UTF-8''J", Err("username* is not a digest"));
+    check("username=", "user=", Err("username must occur once"));
+    check("username=\"Mufasa\"", "username=\"a\", username*=UTF-8''b", Err("username must occur once"));
     check("username=\"Mufasa\"", "username*=latin1''b", Err("username* is not in UTF-8"));
     check("qop=auth", "qop=auth, username=\"root\"", UNREADABLE);
     check("qop=auth", "qop=auth, QOP=auth", UNREADABLE);
@@ -55,7 +55,7 @@ fn invalid_answers_are_refused() {
     check("cnonce=", "nonsense=", Err("a parameter is missing"));
     check("response=", "nonsense=", Err("a parameter is missing"));
     for count in ["0", "00000000", "0000000g", "+0000001", "000000001", "\"\""] {
-        check("00000001", count, Err("nc is no number of eight digits"));
+        check("00000001", count, Err("nc is not a number of eight digits"));
     }
     check("7ypf", &"7".repeat(200), Err("the nonce is too long"));
 }
@@ -81,7 +81,7 @@ fn numbers_are_used_once() {
     check(u32::MAX - 63, true);
 }
 
-/// The parameters of a challenge that a client answers with.
+/// The parameters of a challenge that a client responds with.
 fn nonce_of(case: &mut Case, entry: &Entry) -> String {
     case.request("GET /a?b HTTP/1.1\nHost: h");
     let reply = case.run(entry, Phase::Rewrite).unwrap();
@@ -106,7 +106,7 @@ fn header(nonce: &str, nc: u32, uri: &str, (user, password): (&str, &str)) -> St
 
 const JACK: (&str, &str) = ("jack", "jacks-password");
 
-/// A gateway with the consumer jack; the plugin's verdict on an answer to a challenge, and the status.
+/// A gateway with the consumer jack; the plugin's verdict on a response to a challenge, and the status.
 fn world() -> Case {
     let mut case = Case::new("GET / HTTP/1.1\nHost: h");
     case.consumer("jack", "digest-auth", &json!({"username": JACK.0, "password": JACK.1}));
@@ -230,7 +230,7 @@ fn the_second_example_of_the_rfc() {
     assert_eq!(hashed, b"793263caabb707a56211940d90411ea4a575adeccb7e360aeb624ed06ece9b0b");
 }
 
-/// An answer with everything that a client may choose.
+/// A response with everything that a client may choose.
 struct Chosen<'c> {
     algorithm: &'c str,
     qop: &'c str,

@@ -23,13 +23,13 @@ impl TryFrom<BTreeMap<String, String>> for ClaimFields {
         let mut seen: Vec<String> = Vec::new();
         for field in fields.values() {
             if !is_name(field) {
-                return Err(format!("`{field}` is no name of a header field"));
+                return Err(format!("`{field}` is not the name of a header field"));
             }
             if frames(field) || HeaderId::of(field.as_bytes()) == HeaderId::Host {
                 return Err(format!("the gateway itself sets `{field}`: remove it"));
             }
             if seen.contains(&field.to_ascii_lowercase()) {
-                return Err(format!("two claims are written to `{field}`"));
+                return Err(format!("two claims set `{field}`"));
             }
             seen.push(field.to_ascii_lowercase());
         }

@@ -82,24 +82,22 @@ pub(super) fn warnings(scope: PluginScope, conf: &Value) -> Vec<Problem> {
     let text = |field: &str| conf.get(field).and_then(Value::as_str).unwrap_or_default();
     let mut found = Vec::new();
     if conf.get("exp").is_some() {
-        let message = "`exp` has no effect: a token ends when its own `exp` says so";
+        let message = "`exp` has no effect: the `exp` of the token decides";
         found.push(Problem::new("exp", "no_effect", message).hint("remove it"));
     }
     if conf.get("allow_short_rsa_key") == Some(&Value::Bool(true)) {
         let algorithm = conf.get("algorithm").and_then(|name| Algorithm::deserialize(name).ok());
         if let Some(bits) = algorithm.and_then(|algorithm| short_rsa_bits(text("public_key"), algorithm)) {
-            let message = format!("an RSA key of {bits} bits can be forged with effort");
-            found.push(
-                Problem::new("public_key", "weak_key", message)
-                    .hint("replace it by one of 2048 bits or more"),
-            );
+            let message = format!("an RSA key of {bits} bits is too weak");
+            found
+                .push(Problem::new("public_key", "weak_key", message).hint("use a key of 2048 bits or more"));
         }
     }
     let message = "the keys are fetched in cleartext: an attacker on the network path can sign tokens";
     found.extend(cleartext(conf, "jwks_uri", message));
     if conf.get("jwks_ssl_verify") == Some(&Value::Bool(false)) {
-        let message = "another server can answer instead of the issuer, and sign tokens";
-        found.push(Problem::new("jwks_ssl_verify", "unverified", message).hint("leave it out"));
+        let message = "another server can impersonate the issuer and sign tokens";
+        found.push(Problem::new("jwks_ssl_verify", "unverified", message).hint("remove it"));
     }
     found
 }
@@ -182,8 +180,7 @@ fn idle_field(consumer: &Consumer) -> Option<&'static str> {
 fn published_keys(consumer: &Consumer, address: &Address) -> Result<Keys, String> {
     let algorithm = consumer.algorithm;
     if algorithm.shared().is_some() {
-        return Err("jwks_uri: a published key is no secret; set `algorithm` to the issuer's, \
-            such as RS256 or ES256"
+        return Err("jwks_uri: published keys are public; set `algorithm` to a public-key algorithm of the issuer, such as RS256 or ES256"
             .to_owned());
     }
     for (field, is_set) in [
@@ -223,9 +220,7 @@ fn secret_key(consumer: &Consumer) -> Result<Key, String> {
         .decode(secret)
         .map_err(|_| "base64_secret required but the secret is not in base64 format")?;
     if secret.is_empty() {
-        return Err(
-            "property \"secret\" validation failed: nothing is left of it once it is decoded".to_owned()
-        );
+        return Err("property \"secret\" validation failed: it is empty after decoding".to_owned());
     }
     Key::secret(consumer.algorithm, &secret).ok_or_else(|| MISSING.to_owned())
 }

@@ -169,7 +169,7 @@ impl Config {
         };
         const UNKNOWN: &str = "Invalid user key in JWT token";
         // A number is not a consumer's key, with any digits.
-        let key = key.ok_or(Refusal::new(UNKNOWN, "the user key is no text"))?;
+        let key = key.ok_or(Refusal::new(UNKNOWN, "the user key is not a string"))?;
         let found = self.policy.find(env, key.as_bytes(), UNKNOWN);
         found.map_err(|detail| Refusal::new(UNKNOWN, detail))
     }

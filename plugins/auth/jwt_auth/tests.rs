@@ -51,7 +51,7 @@ fn knowing(conf: &Value) -> Case {
     case
 }
 
-/// Returns the consumer of the request, or the answer.
+/// Returns the consumer of the request, or the response.
 fn told(case: &mut Case, conf: &Value, request: &str) -> String {
     case.request(request);
     let entry = entry("jwt-auth", conf.clone()).unwrap();
@@ -292,8 +292,7 @@ fn bad_consumers_are_refused() {
     let short = |algorithm: &str, allowed: bool| json!({"key": "a", "algorithm": algorithm, "public_key": SHORT_KEY, "allow_short_rsa_key": allowed});
     check(
         short("RS256", false),
-        "missing valid public key: an RSA key has 2048 to 8192 bits, this one 1024; \
-        `allow_short_rsa_key` takes 1024 and more",
+        "missing valid public key: an RSA key needs 2048 to 8192 bits, but this one has 1024; `allow_short_rsa_key` allows 1024 or more",
     );
     check(short("RS256", true), "");
     assert_eq!(warned("jwt-auth", PluginScope::Consumer, &short("RS256", true)), ["public_key"]);
@@ -401,7 +400,7 @@ fn invalid_issuers_are_refused() {
     assert_eq!(warned("jwt-auth", PluginScope::Consumer, &conf), ["jwks_uri", "jwks_ssl_verify"]);
     check(
         json!({"algorithm": "HS256"}),
-        "jwks_uri: a published key is no secret; set `algorithm` to the issuer's, such as RS256 or ES256",
+        "jwks_uri: published keys are public; set `algorithm` to a public-key algorithm of the issuer, such as RS256 or ES256",
     );
     check(
         json!({"public_key": "x"}),
@@ -417,9 +416,9 @@ fn invalid_issuers_are_refused() {
     assert_eq!(refusal, "`jwks_max_age` has no effect without `jwks_uri`: remove it");
     let route =
         |fields: Value| refusal_in("jwt-auth", PluginScope::Http, &json!({"claims_to_headers": fields}));
-    assert!(route(json!({"sub": "a b"})).contains("`a b` is no name of a header field"));
+    assert!(route(json!({"sub": "a b"})).contains("`a b` is not the name of a header field"));
     assert!(route(json!({"sub": "Host"})).contains("the gateway itself sets `Host`: remove it"));
-    assert!(route(json!({"a": "X-A", "b": "x-a"})).contains("two claims are written to `x-a`"));
+    assert!(route(json!({"a": "X-A", "b": "x-a"})).contains("two claims set `x-a`"));
     assert_ne!(route(json!({})), "");
 }
 

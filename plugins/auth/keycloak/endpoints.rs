@@ -1,9 +1,9 @@
-//! Where Keycloak is asked: as the configuration says, or its discovery document.
+//! Where Keycloak is queried: as the configuration says, or its discovery document.
 
 use std::sync::Arc;
 
 use serde::Deserialize;
-use sigma_plugin::outbound::{Answer, CallError, Service};
+use sigma_plugin::outbound::{CallError, Service, ServiceResponse};
 use sigma_plugin::{Build, Context, Env, Step};
 
 use super::super::answers;
@@ -64,13 +64,13 @@ impl Discovered {
     /// Reads the document that came from `from`.
     fn parse(document: &[u8], from: &EndpointService) -> Result<Discovered, String> {
         let document: Document =
-            answers::read(document).ok_or_else(|| "the discovery document cannot be read".to_owned())?;
+            answers::read(document).ok_or_else(|| "the discovery document is malformed".to_owned())?;
         // The document may not choose whom the gateway sends its secret.
         let place = |name: &str, url: Option<String>, missing: &str| {
             let service = Service::parse(&url.ok_or_else(|| missing.to_owned())?)?;
             let of = |service: &Service| (service.scheme.clone(), service.node.clone(), service.port);
             if of(&service) != of(&from.service) {
-                return Err(format!("{name} of the discovery document is at another host: configure {name}"));
+                return Err(format!("{name} of the discovery document is on another host: set {name}"));
             }
             Ok(Arc::new(EndpointService { upstream: from.upstream.clone(), service }))
         };
@@ -84,10 +84,15 @@ impl Discovered {
         })
     }
 
-    fn read(answer: Result<Answer, CallError>, from: &EndpointService) -> Result<Discovered, String> {
+    fn read(
+        answer: Result<ServiceResponse, CallError>,
+        from: &EndpointService,
+    ) -> Result<Discovered, String> {
         match answer {
-            Ok(Answer { status: 200, body, .. }) => Discovered::parse(&body, from),
-            Ok(Answer { status, .. }) => Err(format!("accessing discovery URL failed: status {status}")),
+            Ok(ServiceResponse { status: 200, body, .. }) => Discovered::parse(&body, from),
+            Ok(ServiceResponse { status, .. }) => {
+                Err(format!("accessing discovery URL failed: status {status}"))
+            }
             Err(error) => Err(format!("accessing discovery URL failed: {error}")),
         }
     }
@@ -159,17 +164,16 @@ mod tests {
                 Err(reason) => assert_eq!((&*reason, ""), (token, resources), "{document}"),
             }
         };
-        const UNREAD: &str = "the discovery document cannot be read";
+        const UNREAD: &str = "the discovery document is malformed";
         check("{}", NO_TOKEN_ENDPOINT, NO_RESOURCES_ENDPOINT);
         check(
             r#"{"token_endpoint":"https://kc:443/t","resource_registration_endpoint":"https://evil/r","x":1}"#,
             "/t",
-            "resource_registration_endpoint of the discovery document is at another host: configure \
-             resource_registration_endpoint",
+            "resource_registration_endpoint of the discovery document is on another host: set resource_registration_endpoint",
         );
         check(
             r#"{"token_endpoint":"http://kc/t"}"#,
-            "token_endpoint of the discovery document is at another host: configure token_endpoint",
+            "token_endpoint of the discovery document is on another host: set token_endpoint",
             NO_RESOURCES_ENDPOINT,
         );
         check(r#"{"token_endpoint":"https://kc/a","token_endpoint":"https://kc/b"}"#, UNREAD, "");

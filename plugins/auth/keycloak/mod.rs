@@ -17,7 +17,7 @@ use std::sync::Arc;
 use aws_lc_rs::digest::{SHA256, digest};
 use serde::Deserialize;
 use sigma_http::{HeaderId, Method};
-use sigma_plugin::outbound::{Answer, Call, CallError};
+use sigma_plugin::outbound::{Call, CallError, ServiceResponse};
 use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 
 use self::config::{Config, EnforcementMode};
@@ -82,7 +82,7 @@ struct AuthzKeycloak(Arc<Party>);
 struct Party {
     config: Config,
     places: EndpointServices,
-    /// A key that separates the answers to this party from other parties' answers.
+    /// A key that separates the responses to this party from other parties' responses.
     key: Key,
 }
 
@@ -118,9 +118,9 @@ fn credentials(ctx: &Context) -> Option<Vec<u8>> {
 fn unavailable(reason: &str) -> Step {
     static COMPLAINT: LogThrottle = LogThrottle::new();
     if let Some(left_out) = COMPLAINT.due() {
-        tracing::error!(left_out, reason, "authz-keycloak: Keycloak cannot be asked");
+        tracing::error!(left_out, reason, "authz-keycloak: cannot reach Keycloak");
     }
-    Reply::new(503).text(reason).because("Keycloak cannot be asked").into()
+    Reply::new(503).text(reason).because("cannot reach Keycloak").into()
 }
 
 impl Party {
@@ -177,22 +177,22 @@ impl Party {
         self.endpoint(Endpoint::Token, ctx, env, Box::new(then))
     }
 
-    /// Returns the step for Keycloak's answer.
-    fn settle(&self, answer: Result<Answer, CallError>) -> Step {
+    /// Returns the step for Keycloak's response.
+    fn settle(&self, answer: Result<ServiceResponse, CallError>) -> Step {
         static COMPLAINT: LogThrottle = LogThrottle::new();
         let fault = match answer {
-            Ok(Answer { status: 403, body, .. }) => return self.deny(body),
-            Ok(Answer { status: status @ 400.., body, .. }) => {
+            Ok(ServiceResponse { status: 403, body, .. }) => return self.deny(body),
+            Ok(ServiceResponse { status: status @ 400.., body, .. }) => {
                 return Reply::new(status).text(body).because("Keycloak refuses").into();
             }
-            Ok(Answer { status: 200, body, .. }) if is_grant(&body) => return Step::Next,
-            Ok(Answer { status, .. }) => format!("status {status} without a decision"),
+            Ok(ServiceResponse { status: 200, body, .. }) if is_grant(&body) => return Step::Next,
+            Ok(ServiceResponse { status, .. }) => format!("status {status} without a decision"),
             Err(error) => error.to_string(),
         };
         if let Some(left_out) = COMPLAINT.due() {
-            tracing::error!(left_out, fault, "authz-keycloak: Keycloak has not decided");
+            tracing::error!(left_out, fault, "authz-keycloak: Keycloak returned no decision");
         }
-        Reply::new(503).text("").because("Keycloak has not decided").into()
+        Reply::new(503).text("").because("Keycloak returned no decision").into()
     }
 
     fn deny(&self, body: Vec<u8>) -> Step {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use sigma_http::{HeaderId, Method};
-use sigma_plugin::outbound::{Answer, CallError};
+use sigma_plugin::outbound::{CallError, ServiceResponse};
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::{Context, Env, Reply, Step};
 
@@ -33,11 +33,11 @@ impl Party {
         let limit = self.config.max_req_body_size;
         let then = move |ctx: &mut Context, env: &Env<'_>, read| {
             if read == BodyRead::TooLarge {
-                return Reply::new(413).text("").because("the form is over max_req_body_size").into();
+                return Reply::new(413).text("").because("the form exceeds max_req_body_size").into();
             }
             let body = ctx.body.as_deref().filter(|body| !body.is_empty());
             let Some(form) = body.and_then(fields) else {
-                return Reply::new(400).text("").because("the form cannot be read").into();
+                return Reply::new(400).text("").because("the form is malformed").into();
             };
             let field = |name: &str| form.get(name).and_then(Value::as_str).map(str::to_owned);
             let Some(username) = field("username") else { return json_reply(422, "username is missing.") };
@@ -56,7 +56,7 @@ impl Party {
     }
 }
 
-fn settle(answer: Result<Answer, CallError>) -> Step {
+fn settle(answer: Result<ServiceResponse, CallError>) -> Step {
     let Ok(answer) = answer else { return json_reply(401, "Accessing token endpoint URL failed.") };
     let is_json = serde_json::from_slice::<IgnoredAny>(&answer.body).is_ok();
     if answer.status != 200 || !is_json {

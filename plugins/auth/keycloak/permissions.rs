@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use serde::Deserialize;
-use sigma_plugin::outbound::{Answer, CallError};
+use sigma_plugin::outbound::{CallError, ServiceResponse};
 use sigma_plugin::{Context, Env, Step};
 
 use super::super::answers;
@@ -89,23 +89,23 @@ impl Party {
         self.endpoint(Endpoint::Token, ctx, env, with_place)
     }
 
-    /// The token of an answer, and the milliseconds for which it is used.
-    fn read_token(&self, answer: Result<Answer, CallError>) -> (AccountToken, Option<u64>) {
+    /// The token of a response, and the milliseconds for which it is used.
+    fn read_token(&self, answer: Result<ServiceResponse, CallError>) -> (AccountToken, Option<u64>) {
         let failed = |reason: &str| {
             (AccountToken(Err(format!("no token for the gateway's own account: {reason}"))), None)
         };
         let answer = match answer {
-            Ok(Answer { status: 200, body, .. }) => body,
-            Ok(Answer { status, .. }) => return failed(&format!("status {status}")),
+            Ok(ServiceResponse { status: 200, body, .. }) => body,
+            Ok(ServiceResponse { status, .. }) => return failed(&format!("status {status}")),
             Err(error) => return failed(&error.0),
         };
         let Some(granted) = answers::read::<Granted>(&answer) else {
-            return failed("the answer cannot be read");
+            return failed("the response is malformed");
         };
         if granted.access_token.is_empty()
             || !granted.access_token.bytes().all(|byte| byte.is_ascii_graphic())
         {
-            return failed("it cannot be sent");
+            return failed("it contains characters that a header field cannot carry");
         }
         let config = &self.config;
         let lives_s = granted.expires_in.unwrap_or(config.access_token_expires_in);
@@ -145,18 +145,18 @@ impl Party {
 }
 
 /// The ids of resources.
-fn read_resources(answer: Result<Answer, CallError>) -> Result<Vec<String>, String> {
+fn read_resources(answer: Result<ServiceResponse, CallError>) -> Result<Vec<String>, String> {
     let body = match answer {
-        Ok(Answer { status: 200, body, .. }) => body,
-        Ok(Answer { status, .. }) => {
-            return Err(format!("the resources cannot be looked up: status {status}"));
+        Ok(ServiceResponse { status: 200, body, .. }) => body,
+        Ok(ServiceResponse { status, .. }) => {
+            return Err(format!("the lookup of resources failed: status {status}"));
         }
-        Err(error) => return Err(format!("the resources cannot be looked up: {error}")),
+        Err(error) => return Err(format!("the lookup of resources failed: {error}")),
     };
     let resources: Vec<String> =
-        serde_json::from_slice(&body).map_err(|_| "the list of resources cannot be read".to_owned())?;
+        serde_json::from_slice(&body).map_err(|_| "the list of resources is malformed".to_owned())?;
     match resources.len() {
         0..=MOST_RESOURCES => Ok(resources),
-        _ => Err("too many resources have a URI that fits".to_owned()),
+        _ => Err("too many resources have a matching URI".to_owned()),
     }
 }

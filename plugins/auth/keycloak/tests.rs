@@ -1,4 +1,4 @@
-//! Tests of authz-keycloak: valid configurations, and results of Keycloak's answers.
+//! Tests of authz-keycloak: valid configurations, and results of Keycloak's responses.
 
 use serde_json::{Value, json};
 use sigma_schema::plugins::PluginScope;

@@ -123,7 +123,7 @@ impl Counts {
     /// The tables of the gateway, and the key of their secret.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if the system has no random bytes for the secret.
+    /// Returns an error, which is a sentence, if cannot get random bytes for the secret.
     pub(super) fn of(node: &Node) -> Result<(Arc<Counts>, hmac::Key), String> {
         let counts = node.inherited(Counts::default);
         let mut bytes = [0; 32];

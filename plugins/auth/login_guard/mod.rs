@@ -74,15 +74,16 @@ Retry-After: 300
 /// It counts failed logins by client address (an IPv6 /64 is one address) and by account. An address that reaches
 /// `max_failures` within `time_window` is blocked for `block_time`: its requests get `rejected_code` with
 /// `Retry-After`. An account that reaches `account_max_failures` is blocked too, except for addresses from which it
-/// has logged in within `known_for`, so that failed logins of others do not lock its user out. Behind a proxy, set
-/// the client's address with the setting `client_address` or the plugin `real-ip`: otherwise all clients have the
-/// address of the proxy.
+/// has logged in within `known_for`. So failed logins of others do not lock its user out. Behind a proxy, set the
+/// client's address with the setting `client_address` or the plugin `real-ip`: otherwise all clients have the address
+/// of the proxy.
 ///
-/// A failed login is a reply of a plugin that identifies users, such as `basic-auth`, `multi-auth`, `openid-connect` or
-/// `forward-auth`, with one of `statuses`, to a request with a credential. The status of the login plugin
-/// counts, even if another plugin changes the response. A request that becomes the anonymous consumer because its credential
-/// is wrong is a failed login too. Not counted: requests without a credential, such as the first one of a browser;
-/// replies of other plugins; credentials that a directory or an issuer that is down has not judged.
+/// A failed login is a request with a credential to which a plugin that identifies users replies with one of
+/// `statuses`. Such plugins are `basic-auth`, `multi-auth`, `openid-connect`, `forward-auth` and others. The status of
+/// the login plugin counts, even if another plugin changes the response. A request that becomes the anonymous consumer
+/// because its credential is wrong is a failed login too. Not counted are requests without a credential, such as the
+/// first one of a browser, replies of other plugins, and credentials that could not be checked because a directory or
+/// an issuer is down.
 ///
 /// Credentials are `Authorization`, `Proxy-Authorization`, the fields and query arguments that the login plugin
 /// declares, and `credentials`. Without `account` the account is the user name of Basic credentials, in lower case and
@@ -140,7 +141,7 @@ impl Configuration for Config {
     fn check(&self) -> Result<(), String> {
         match self.account.as_ref().and_then(Template::literal) {
             Some(text) => {
-                Err(format!("account: `{text}` has no variable, so that all users are one account"))
+                Err(format!("account: `{text}` has no variable, so that all users share one account"))
             }
             None => Ok(()),
         }
@@ -385,7 +386,7 @@ impl Plugin for LoginGuard {
     }
 
     fn header_filter(&self, ctx: &mut Context, env: &Env<'_>) -> ResponseStep {
-        // Taken: where another node is asked, its response is not a second login.
+        // Taken: where another node is queried, its response is not a second login.
         let Some(attempt) = ctx.take_kept::<_, Attempt>(self) else { return ResponseStep::Next };
         match (self.outcome(&attempt, ctx), &attempt.account) {
             (Outcome::Failed, _) => self.fail(&attempt, ctx, env, process_ms()),

@@ -294,8 +294,8 @@ fn bad_configurations_are_refused() {
     check(json!({}), "");
     check(json!({"account": "jack"}), "account: `jack` has no variable");
     check(json!({"account": "$http_x_user"}), "");
-    check(json!({"account": "$no_such_variable"}), "there is no variable `no_such_variable`");
-    check(json!({"credentials": ["no_such_variable"]}), "there is no variable `no_such_variable`");
+    check(json!({"account": "$no_such_variable"}), "unknown variable `no_such_variable`");
+    check(json!({"credentials": ["no_such_variable"]}), "unknown variable `no_such_variable`");
     check(json!({"max_failures": 0}), "expected 0 to be at least 1");
     check(json!({"statuses": []}), "expect array to have at least 1 items");
     check(json!({"statuses": [302]}), "expected 302 to be at least 400");

@@ -44,12 +44,12 @@ impl TryFrom<String> for Component {
     type Error = String;
 
     fn try_from(text: String) -> Result<Component, String> {
-        let wrong = |reason: &str| Err(format!("`{text}` is no component of a request: {reason}"));
+        let wrong = |reason: &str| Err(format!("`{text}` is not a component of a request: {reason}"));
         let item = match text.starts_with('"') {
             true => Item::parse(text.as_bytes()),
             false => Some(Item::text(&text)),
         };
-        let Some(item) = item else { return wrong("it is no structured field (RFC 8941)") };
+        let Some(item) = item else { return wrong("it is not a structured field (RFC 8941)") };
         match known(&item) {
             Ok(()) => Ok(Component(item)),
             Err(reason) => wrong(reason),
@@ -57,7 +57,7 @@ impl TryFrom<String> for Component {
     }
 }
 
-/// The parts of a request that have a name of their own (RFC 9421 §2.2).
+/// The parts of a request that have their own name (RFC 9421 §2.2).
 const DERIVED: [&str; 8] =
     ["@method", "@target-uri", "@authority", "@scheme", "@request-target", "@path", "@query", "@query-param"];
 
@@ -82,32 +82,32 @@ fn name(item: &Item) -> Option<&str> {
 /// Whether an item names something that a request has and this gateway can compute. An unknown component
 /// makes the signature invalid (RFC 9421 §2.5).
 fn known(item: &Item) -> Result<(), &'static str> {
-    let name = name(item).ok_or("it is no string")?;
+    let name = name(item).ok_or("it is not a string")?;
     let keys: Vec<&str> = item.params.iter().map(|(key, _)| &**key).collect();
     if name.starts_with('@') {
         return match (name, &keys[..]) {
             ("@query-param", ["name"]) => match param(&item.params, "name") {
                 Some(Bare::Text(_)) => Ok(()),
-                _ => Err("`name` is no string"),
+                _ => Err("`name` is not a string"),
             },
-            ("@query-param", _) => Err("it has the parameter `name` and no other"),
+            ("@query-param", _) => Err("it needs the parameter `name` and no other"),
             (name, []) if DERIVED.contains(&name) => Ok(()),
             (name, _) if DERIVED.contains(&name) => Err("it has no parameters"),
-            ("@status", _) => Err("only responses have it"),
+            ("@status", _) => Err("only responses have this component"),
             _ => Err("it is unknown"),
         };
     }
     let is_field =
         |b: u8| b.is_ascii_graphic() && !b.is_ascii_uppercase() && !b"\"(),/:;<=>?@[\\]{}".contains(&b);
     if name.is_empty() || !name.bytes().all(is_field) {
-        return Err("it is no name of a field in small letters");
+        return Err("it is not the name of a field in small letters");
     }
     for (key, value) in &item.params {
         match (&**key, value) {
             ("sf", Bare::Boolean(true)) if DICTIONARIES.contains(&name) => {}
             ("bs", Bare::Boolean(true)) if keys.len() == 1 => {}
             ("key", Bare::Text(_)) => {}
-            ("sf", _) => return Err("`sf` can be had of fields that are known as dictionaries"),
+            ("sf", _) => return Err("`sf` needs a field that is a dictionary"),
             _ => return Err("a parameter is unknown, or excludes another"),
         }
     }
@@ -186,7 +186,7 @@ pub(crate) fn signature_base(subject: &Subject<'_>, signed: &InnerList) -> Resul
         let value = subject.value(item)?;
         // The signed lines end in line feeds: a value must not contain any.
         if value.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)) {
-            return Err("a component holds a line end");
+            return Err("a component contains a line break");
         }
         base.extend_from_slice(item.write().as_bytes());
         base.extend_from_slice(b": ");
@@ -200,7 +200,7 @@ pub(crate) fn signature_base(subject: &Subject<'_>, signed: &InnerList) -> Resul
 
 impl Subject<'_> {
     fn value(&self, item: &Item) -> Result<Vec<u8>, &'static str> {
-        let name = name(item).ok_or("a component is no string")?;
+        let name = name(item).ok_or("a component is not a string")?;
         let (path, query) = match self.target.iter().position(|byte| *byte == b'?') {
             Some(at) => self.target.split_at(at),
             None => (self.target, &b"?"[..]),
@@ -221,7 +221,7 @@ impl Subject<'_> {
     /// In small letters and without the scheme's own port (RFC 9421 §2.2.3).
     fn authority(&self) -> Result<Vec<u8>, &'static str> {
         if self.authority.is_empty() {
-            return Err("the request names no host");
+            return Err("the request has no host");
         }
         let default: &[u8] = if self.scheme == "https" { b":443" } else { b":80" };
         let authority = self.authority.strip_suffix(default).unwrap_or(self.authority);
@@ -238,7 +238,7 @@ impl Subject<'_> {
         if item.params.is_empty() {
             return Ok(joined);
         }
-        let dictionary = Dictionary::parse(&joined).ok_or("a signed field is no dictionary")?;
+        let dictionary = Dictionary::parse(&joined).ok_or("a signed field is not a dictionary")?;
         match param(&item.params, "key") {
             Some(Bare::Text(key)) => {
                 let member = dictionary.get(key).ok_or("a signed field has no such key")?;

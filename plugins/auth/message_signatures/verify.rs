@@ -85,9 +85,9 @@ impl Rules {
         let mut chosen = inputs.0.iter().filter(|(label, member)| self.is_meant(label, member));
         let (label, member) = chosen.next().ok_or("no signature with the expected label and tag")?;
         if chosen.next().is_some() {
-            return Err("more than one signature: demand a label or tag");
+            return Err("more than one signature: set a label or tag");
         }
-        let Member::List(signed) = member else { return Err("Signature-Input holds no list") };
+        let Member::List(signed) = member else { return Err("Signature-Input has no list") };
         let signatures = dictionary(headers, SIGNATURE)?;
         let Some(Member::Item(Item { value: Bare::Bytes(signature), .. })) = signatures.get(label) else {
             return Err("no signature for the label in Signature-Input");
@@ -112,7 +112,7 @@ impl Rules {
         Ok(Claim {
             signature: signature.clone(),
             key_id: text("keyid")?.ok_or("the signature has no keyid")?,
-            created: number("created")?.ok_or("the signature does not say when it was created")?,
+            created: number("created")?.ok_or("the signature has no creation time")?,
             expires: number("expires")?,
             nonce: nonce.filter(|_| self.require_nonce),
             signed: signed.clone(),
@@ -149,7 +149,7 @@ impl Claim {
         match param(&self.signed.params, "alg") {
             None => {}
             Some(Bare::Text(name)) if name == verifier.algorithm() => {}
-            Some(_) => return Err("the signature names another algorithm than the key's"),
+            Some(_) => return Err("the algorithm of the signature does not match the key"),
         }
         let now = i64::try_from(now_s).unwrap_or(i64::MAX);
         if now.abs_diff(self.created) > skew_s {
@@ -170,8 +170,8 @@ impl Claim {
         Component::named("content-digest").is_covered(&self.signed.items)
     }
 
-    /// Whether the nonce, if one is needed, is used for the first time; it is used up then. `place` is where
-    /// it is asked for: a request may be looked at by several plugins.
+    /// Whether the nonce, if one is needed, is used for the first time; it is used up then. `place` is where it is
+    /// requested: a request may be looked at by several plugins.
     pub(crate) fn is_first(&self, nonces: &Nonces, place: &str, skew_s: u64) -> bool {
         let Some(nonce) = &self.nonce else { return true };
         let key = [place, &self.key_id, nonce].join("\n");

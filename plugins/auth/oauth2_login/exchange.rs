@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use sigma_http::Method;
-use sigma_plugin::outbound::{Answer, Call, CallError, Service};
+use sigma_plugin::outbound::{Call, CallError, Service, ServiceResponse};
 use sigma_plugin::{Context, Env, Step};
 
 use super::provider::UserCall;
@@ -13,7 +13,7 @@ use crate::answers;
 use crate::form::{self, Form};
 
 impl Logins {
-    /// Asks for the token of a code.
+    /// Requests the token of a code.
     pub(super) fn ask_token(self: Arc<Self>, code: &str, begun: Begun, ctx: &Context, env: &Env<'_>) -> Step {
         let (config, style) = (&self.config, &self.style);
         let mut form = Form::default()
@@ -40,7 +40,7 @@ impl Logins {
         })
     }
 
-    /// Asks for the user of a token.
+    /// Requests the user of a token.
     fn ask_user(self: Arc<Self>, granted: Granted, begun: Begun, ctx: &Context, env: &Env<'_>) -> Step {
         let Granted { token, response } = granted;
         let Some(service) = &self.user else {
@@ -53,7 +53,7 @@ impl Logins {
         match self.style.user {
             UserCall::Query(member, argument) => {
                 let Some(id) = response.get(member).and_then(text_of) else {
-                    return self.refuse("the response with the token names no user", ctx);
+                    return self.refuse("the token response names no user", ctx);
                 };
                 let query = Form::default().with("access_token", &token).with(argument, id).text();
                 call.target = with_query(service, &query);
@@ -70,7 +70,7 @@ impl Logins {
 
     fn call(&self, service: &Service, upstream: &str, ctx: &Context) -> Call {
         let mut call = service.get(upstream, ctx, self.config.timeout);
-        // Some providers answer with a form, and refuse programs without a name.
+        // Some providers respond with a form, and refuse programs without a name.
         call.headers.append("Accept", b"application/json");
         call.headers.append("User-Agent", b"sigma");
         call
@@ -84,7 +84,7 @@ struct Granted {
 }
 
 /// Reads the token. Errors are often sent with status 200.
-fn granted(answer: Result<Answer, CallError>) -> Result<Granted, String> {
+fn granted(answer: Result<ServiceResponse, CallError>) -> Result<Granted, String> {
     let response = object(answer, "token")?;
     let token = response.get("access_token").and_then(Value::as_str).unwrap_or_default();
     if !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -96,12 +96,12 @@ fn granted(answer: Result<Answer, CallError>) -> Result<Granted, String> {
 }
 
 /// Returns the object in a response, JSON or a form.
-fn object(answer: Result<Answer, CallError>, what: &str) -> Result<Map<String, Value>, String> {
+fn object(answer: Result<ServiceResponse, CallError>, what: &str) -> Result<Map<String, Value>, String> {
     match answer {
-        Ok(Answer { status: 200, body, .. }) => answers::read(&body)
+        Ok(ServiceResponse { status: 200, body, .. }) => answers::read(&body)
             .or_else(|| form::fields(&body))
-            .ok_or_else(|| format!("the response with the {what} cannot be read")),
-        Ok(Answer { status, .. }) => Err(format!("no {what}: status {status}")),
+            .ok_or_else(|| format!("the {what} response is malformed")),
+        Ok(ServiceResponse { status, .. }) => Err(format!("no {what}: status {status}")),
         Err(error) => Err(format!("no {what}: {error}")),
     }
 }
@@ -126,8 +126,8 @@ mod tests {
 
     use super::*;
 
-    fn answer(status: u16, body: &str) -> Result<Answer, CallError> {
-        Ok(Answer {
+    fn answer(status: u16, body: &str) -> Result<ServiceResponse, CallError> {
+        Ok(ServiceResponse {
             status,
             headers: Headers::default(),
             body: body.as_bytes().to_vec(),
@@ -151,11 +151,7 @@ mod tests {
         check(200, r#"{"errcode":40029}"#, Err("no token in the response 40029"));
         check(200, r#"{"access_token":"a b"}"#, Err("no token in the response "));
         check(200, r#"{"access_token":""}"#, Err("no token in the response "));
-        check(
-            200,
-            r#"{"access_token":"a","access_token":"b"}"#,
-            Err("the response with the token cannot be read"),
-        );
+        check(200, r#"{"access_token":"a","access_token":"b"}"#, Err("the token response is malformed"));
         check(500, r#"{"access_token":"t"}"#, Err("no token: status 500"));
     }
 }

@@ -220,11 +220,9 @@ impl Config {
 }
 
 fn warnings(conf: &Value) -> Vec<Problem> {
-    let clear = |field: &str| cleartext(conf, field, "secrets and users are sent in cleartext");
+    let clear = |field: &str| cleartext(conf, field, "secrets and user data are sent in cleartext");
     let clear = [TOKEN_URL, USER_URL].into_iter().filter_map(clear);
-    clear
-        .chain(unverified(conf, "another server can answer instead of the provider, and name any user"))
-        .collect()
+    clear.chain(unverified(conf, "another server can impersonate the provider and name any user")).collect()
 }
 
 /// The user at a provider.
@@ -339,7 +337,7 @@ impl Logins {
         };
         if let Some(error) = argument("error") {
             let shown: String = error.chars().filter(|c| c.is_ascii_graphic()).take(64).collect();
-            return self.refuse(&format!("the provider has refused the login: {shown}"), ctx);
+            return self.refuse(&format!("the provider denied the login: {shown}"), ctx);
         }
         match argument("code").filter(|code| !code.is_empty()) {
             Some(code) => Arc::clone(self).ask_token(&code, begun, ctx, env),
@@ -350,7 +348,8 @@ impl Logins {
     /// Begins the session of a user, and sends the browser to its first target.
     fn welcome(&self, user: User, begun: &Begun, ctx: &Context, env: &Env<'_>) -> Step {
         let Some(user) = self.narrowed(user) else {
-            return self.refuse("the provider names no user, or more than a cookie holds", ctx);
+            return self
+                .refuse("the provider names no user, or the user data are too large for a cookie", ctx);
         };
         match self.sessions.begin(&user, self.config.session_lifetime, ctx, env) {
             Ok(mut cookies) => {

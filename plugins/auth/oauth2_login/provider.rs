@@ -29,7 +29,7 @@ pub(super) struct Style {
     /// The arguments with the id and the secret of the application.
     pub(super) client_id: &'static str,
     pub(super) client_secret: &'static str,
-    /// The token is asked for by GET, with the arguments in the query.
+    /// The token is requested by GET, with the arguments in the query.
     pub(super) token_by_get: bool,
     pub(super) user: UserCall,
     /// Members of the user with its id; the first one that exists counts.

@@ -43,7 +43,7 @@ impl Party {
                     BodyRead::Whole => token_of(ctx.body.as_deref().unwrap_or_default()),
                     BodyRead::TooLarge => None,
                 };
-                let Some(token) = token else { return refuse("there is no logout token") };
+                let Some(token) = token else { return refuse("the logout token is missing") };
                 match Token::parse(token) {
                     Ok(token) => {
                         let token = Rc::new(token);
@@ -53,7 +53,7 @@ impl Party {
                             env,
                             move |party, metadata, ctx, env| match metadata {
                                 Some(metadata) => party.verify_logout(token, metadata, false, ctx, env),
-                                None => Reply::new(503).because("the provider cannot be reached").into(),
+                                None => Reply::new(503).because("the provider is unreachable").into(),
                             },
                         )
                     }
@@ -85,8 +85,10 @@ impl Party {
         if let Err(reason) = self.check_logout(&token, &metadata, env) {
             return refuse(reason);
         }
-        let Some(sessions) = &self.sessions else { return refuse("there are no sessions") };
-        // Where a session is named, the user's others go on.
+        let Some(sessions) = &self.sessions else {
+            return refuse("the plugin has no sessions (bearer_only)");
+        };
+        // Where a session is named, the user's others continue.
         let claims = ["sid", "sub"].into_iter();
         let mut whose = claims.filter_map(|claim| Some(sessions.end_of(claim, token.text_claim(claim)?)));
         let Some(whose) = whose.next() else {
@@ -94,7 +96,7 @@ impl Party {
         };
         self.store.end_all(sessions, &whose, ctx, env, |ended, _, _| match ended {
             Ok(()) => Reply::new(200).header("Cache-Control", "no-store").text("").into(),
-            Err(()) => Reply::new(500).because("sessions cannot be ended").into(),
+            Err(()) => Reply::new(500).because("cannot end sessions").into(),
         })
     }
 
@@ -102,17 +104,17 @@ impl Party {
         let is_logout =
             token.claims.get("events").and_then(|events| events.get(EVENT)).is_some_and(Value::is_object);
         if !metadata.has_issued(&token.claims) {
-            return Err("the logout token is of another issuer");
+            return Err("the logout token is from another issuer");
         }
         if !is_for(&token.claims, std::slice::from_ref(&self.config.client_id)) {
             return Err("the logout token is for another client");
         }
         // An ID token is not a logout token (Back-Channel Logout 1.0 §2.4).
         if !is_logout || token.claims.contains_key("nonce") {
-            return Err("the token is no logout token");
+            return Err("the token is not a logout token");
         }
         if !token.claims.contains_key("iat") {
-            return Err("the logout token does not say when it was made");
+            return Err("the logout token has no `iat`");
         }
         token.in_time_of_issuer(env.unix_time().as_secs_f64(), self.config.iat_slack as f64)
     }
@@ -122,7 +124,7 @@ impl Party {
 fn refuse(reason: &'static str) -> Step {
     static REFUSED: LogThrottle = LogThrottle::new();
     if let Some(left_out) = REFUSED.due() {
-        tracing::warn!(left_out, reason, "openid-connect: a logout is refused");
+        tracing::warn!(left_out, reason, "openid-connect: a logout was refused");
     }
     Reply::new(400).header("Cache-Control", "no-store").because(reason).into()
 }

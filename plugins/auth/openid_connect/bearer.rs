@@ -1,4 +1,4 @@
-//! Requests that bring a token of their own.
+//! Requests that bring their own token.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use sigma_plugin_kit::log_throttle::LogThrottle;
 /// Most bytes of the cache of introspected tokens, without the claims themselves: some 50,000 tokens.
 const KNOWN_BYTES: usize = 10 << 20;
 
-/// A provider's answer about a token, or the reason for its absence.
+/// A provider's response about a token, or the reason for its absence.
 type Introspection = Result<Arc<Map<String, Value>>, Arc<str>>;
 
 /// Results of introspection: for the whole gateway.
@@ -89,7 +89,7 @@ impl Party {
     fn invalid(&self, reason: &str) -> Step {
         static REFUSED: LogThrottle = LogThrottle::new();
         if let Some(left_out) = REFUSED.due() {
-            tracing::info!(left_out, reason, "openid-connect: a token is refused");
+            tracing::info!(left_out, reason, "openid-connect: a token was refused");
         }
         challenge(&self.config, Some(reason))
     }
@@ -220,7 +220,7 @@ impl Party {
         self.with_metadata(false, ctx, env, move |party, metadata, ctx, env| {
             match metadata.and_then(|metadata| metadata.introspection_endpoint.clone()) {
                 Some(endpoint) => party.ask(IntrospectionCall { token, key, along }, endpoint, env),
-                None => party.unjudged("the provider cannot be asked about tokens", ctx),
+                None => party.unjudged("cannot introspect tokens: the provider is unreachable", ctx),
             }
         })
     }
@@ -251,14 +251,13 @@ impl Party {
             Some(Err(error)) => {
                 static UNDECIDED: LogThrottle = LogThrottle::new();
                 DecisionService { plugin: "openid-connect", url }.report(&error, ctx, &UNDECIDED);
-                party.unjudged("the provider does not answer", ctx)
+                party.unjudged("the provider does not respond", ctx)
             }
-            None => party.unjudged("the provider does not answer", ctx),
+            None => party.unjudged("the provider does not respond", ctx),
         })
     }
 
-    /// Caches the provider's answer about a good token, for the time that the provider and the operator
-    /// allow.
+    /// Caches the provider's response about a good token, for the time that the provider and the operator allow.
     fn remember(&self, key: &[u8; 32], claims: &Arc<Map<String, Value>>, env: &Env<'_>) {
         let config = &self.config;
         let Some(mut left) = claims.get(&config.introspection_expiry_claim).and_then(seconds) else { return };
@@ -299,5 +298,5 @@ impl Party {
 
 /// Returns 400 for invalid credentials.
 pub(super) fn broken() -> Step {
-    Reply::new(400).because("Authorization holds no credentials").into()
+    Reply::new(400).because("Authorization has no credentials").into()
 }

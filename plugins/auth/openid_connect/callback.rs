@@ -85,10 +85,10 @@ impl Party {
     /// Completes a login, or logs why it failed.
     pub(super) fn call_back(self: &Arc<Self>, ctx: &mut Context, env: &Env<'_>) -> Step {
         if ctx.request.method != Method::Get {
-            return refuse("the callback was not asked for by GET");
+            return refuse("the callback is not a GET request");
         }
         let Some(returning) = Returning::of(ctx.request.query().unwrap_or_default()) else {
-            return refuse("the callback has an argument twice");
+            return refuse("the callback has a duplicate argument");
         };
         let pending = match self.pending(&returning, ctx, env) {
             Ok(pending) => pending,
@@ -96,13 +96,13 @@ impl Party {
         };
         self.with_metadata(false, ctx, env, move |party, metadata, ctx, env| {
             let Some(metadata) = metadata else {
-                return Reply::new(503).because("the provider cannot be reached").into();
+                return Reply::new(503).because("the provider is unreachable").into();
             };
             // From another provider, which wants its code to be sent to this one (RFC 9207).
             let is_ours = returning.iss.as_ref().is_none_or(|iss| *iss == metadata.issuer)
                 && returning.client_id.as_ref().is_none_or(|id| *id == party.config.client_id);
             if !is_ours {
-                return refuse("the callback is of another provider or client");
+                return refuse("the callback is from another provider, or for another client");
             }
             match (&returning.error, &returning.code) {
                 (Some(error), _) => party.provider_failed(error, &pending, ctx, env),
@@ -114,11 +114,11 @@ impl Party {
 
     /// The login that a browser comes back from. Each comes back once.
     fn pending(&self, returning: &Returning, ctx: &Context, env: &Env<'_>) -> Result<Pending, &'static str> {
-        let sessions = self.sessions.as_ref().ok_or("there are no sessions")?;
+        let sessions = self.sessions.as_ref().ok_or("the plugin has no sessions (bearer_only)")?;
         let state = returning.state.as_deref().ok_or("the callback has no state")?;
         let cookie = only_cookie(&ctx.request.headers, &cookie_name(sessions, state));
-        let cookie = cookie.ok_or("the browser did not begin this login here")?;
-        let pending = sessions.pending(cookie).ok_or("the cookie of the login is not one of this gateway")?;
+        let cookie = cookie.ok_or("the browser has no login cookie of this gateway")?;
+        let pending = sessions.pending(cookie).ok_or("the login cookie is not from this gateway")?;
         if verify_slices_are_equal(pending.state.as_bytes(), state.as_bytes()).is_err() {
             return Err("the state belongs to another login");
         }
@@ -131,7 +131,7 @@ impl Party {
             slot.expires_ms = now_ms.saturating_add((LOGIN_S + 60) * 1000);
             std::mem::replace(&mut slot.value, true)
         });
-        if is_second { Err("the login has come back before") } else { Ok(pending) }
+        if is_second { Err("the callback was already used") } else { Ok(pending) }
     }
 
     /// Returns the step for a login that the provider denied.
@@ -165,7 +165,7 @@ impl Party {
         env: &Env<'_>,
     ) -> Step {
         let Some(endpoint) = metadata.token_endpoint.clone() else {
-            return fail("there is no token_endpoint");
+            return fail("the provider has no token_endpoint");
         };
         let (client, provider) = (self.client.clone(), Arc::clone(&self.provider));
         let (verifier, redirect_uri) = (pending.verifier.clone(), pending.redirect_uri.clone());
@@ -187,16 +187,16 @@ impl Party {
                 Some(Ok(tokens)) => tokens,
                 Some(Err(error)) => {
                     let (is_of_client, error) = (error.is_of_client, error.reason);
-                    tracing::error!(error, "openid-connect: a code is not exchanged");
+                    tracing::error!(error, "openid-connect: the exchange of a code failed");
                     return match is_of_client {
-                        true => refuse("the provider does not know the code"),
-                        false => fail("a code is not exchanged"),
+                        true => refuse("the provider does not accept the code"),
+                        false => fail("the exchange of the code failed"),
                     };
                 }
-                None => return fail("a code is not exchanged"),
+                None => return fail("the exchange of the code failed"),
             };
             let Some(id_token) = tokens.id_token.clone() else {
-                return fail("the provider gave no ID token");
+                return fail("the provider returned no ID token");
             };
             match Token::parse(id_token.into_bytes()) {
                 Ok(token) => party.verify(Rc::new(token), (tokens, pending, metadata), false, ctx, env),
@@ -226,7 +226,7 @@ impl Party {
         }
         // A client may bring the code of another login.
         if self.config.use_nonce && token.text_claim("nonce") != Some(&pending.nonce) {
-            return refuse("the ID token is of another login");
+            return refuse("the ID token is for another login");
         }
         if let Err(reason) = self.check_id_claims(&token, &metadata, env) {
             return fail(reason);
@@ -248,7 +248,7 @@ impl Party {
             let user = match user {
                 // Data of another user does not apply to this one (OpenID Connect Core §5.3.2).
                 Some(Ok(user)) if user.get("sub") == claims.get("sub") => Some(user),
-                Some(Ok(_)) => return fail("the provider speaks of another user"),
+                Some(Ok(_)) => return fail("the user info is for another user"),
                 // The ID token has proved the user. Some providers have no user info for every access token: the token of
                 // Entra ID is for one API, and user info may be signed (`application/jwt`).
                 Some(Err(error)) => {
@@ -270,7 +270,7 @@ impl Party {
         if let Some(algorithm) = expected.filter(|algorithm| algorithm.shared().is_some()) {
             let secret = config.client_secret.as_ref().map(|secret| secret.reveal().as_bytes());
             let key = secret.and_then(|secret| Key::secret(algorithm, secret));
-            return match key.ok_or("there is no client secret").and_then(|key| key.verify(token)) {
+            return match key.ok_or("`client_secret` is not set").and_then(|key| key.verify(token)) {
                 Ok(()) => Lookup::Verified,
                 Err(reason) => Lookup::Refused(reason),
             };
@@ -296,19 +296,19 @@ impl Party {
     fn check_id_claims(&self, token: &Token, metadata: &Metadata, env: &Env<'_>) -> Result<(), &'static str> {
         let config = &self.config;
         if !metadata.has_issued(&token.claims) {
-            return Err("the ID token is of another issuer");
+            return Err("the ID token is from another issuer");
         }
         if !is_for(&token.claims, std::slice::from_ref(&config.client_id)) {
             return Err("the ID token is for another client");
         }
         if token.claims.get("azp").is_some_and(|party| party != &*config.client_id) {
-            return Err("the ID token was asked for by another client");
+            return Err("the ID token was issued to another client");
         }
         if token.text_claim("sub").is_none_or(str::is_empty) {
             return Err("the ID token names no user");
         }
         if !token.claims.contains_key("iat") {
-            return Err("the ID token does not say when it was made");
+            return Err("the ID token has no `iat`");
         }
         token.in_time_of_issuer(env.unix_time().as_secs_f64(), config.iat_slack as f64)
     }
@@ -322,8 +322,8 @@ impl Party {
         ctx: &mut Context,
         env: &Env<'_>,
     ) -> Step {
-        let Some(sessions) = &self.sessions else { return fail("there are no sessions") };
-        let Ok(id) = unguessable(env.machine) else { return fail("there are no random bytes") };
+        let Some(sessions) = &self.sessions else { return fail("the plugin has no sessions (bearer_only)") };
+        let Ok(id) = unguessable(env.machine) else { return fail("cannot get random bytes") };
         let now = env.unix_time().as_secs();
         let mut session = Session {
             // A new one with each login: who knew the browser's old one does not know this.
@@ -346,7 +346,7 @@ impl Party {
         let config = sessions.config.clone();
         let name = cookie_name(sessions, &pending.state);
         self.store.write(sessions, &session, ctx, env, move |written, ctx, _| {
-            let Ok(cookies) = written else { return fail("the session cannot be kept") };
+            let Ok(cookies) = written else { return fail("cannot store the session") };
             let mut reply = sent_on(&pending.target, config.cookie_same_site);
             for cookie in cookies {
                 reply = reply.header("Set-Cookie", cookie);
@@ -375,7 +375,7 @@ fn sent_on(target: &str, same_site: SameSite) -> Reply {
 fn refuse(reason: &'static str) -> Step {
     static REFUSED: LogThrottle = LogThrottle::new();
     if let Some(left_out) = REFUSED.due() {
-        tracing::info!(left_out, reason, "openid-connect: a callback is refused");
+        tracing::info!(left_out, reason, "openid-connect: a callback was refused");
     }
     Reply::new(400).header("Cache-Control", "no-store").because(reason).into()
 }
@@ -389,7 +389,7 @@ fn deny(reason: &'static str) -> Step {
 fn fail(reason: &'static str) -> Step {
     static REFUSED: LogThrottle = LogThrottle::new();
     if let Some(left_out) = REFUSED.due() {
-        tracing::warn!(left_out, reason, "openid-connect: a login fails");
+        tracing::warn!(left_out, reason, "openid-connect: a login failed");
     }
     Reply::new(500).because(reason).into()
 }

@@ -61,7 +61,11 @@ impl Client {
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if it cannot be signed.
-    pub(super) fn question(&self, endpoint: &Address, pairs: &[(&str, &str)]) -> Result<WebRequest, String> {
+    pub(super) fn web_request(
+        &self,
+        endpoint: &Address,
+        pairs: &[(&str, &str)],
+    ) -> Result<WebRequest, String> {
         let secret = self.secret.as_ref().map(Confidential::reveal);
         let mut form = pairs.iter().fold(Form::default(), |form, (name, value)| form.with(name, value));
         let mut fields = Vec::new();
@@ -76,7 +80,8 @@ impl Client {
             }
             (AuthMethod::ClientSecretPost, Some(secret), _) => form = form.with("client_secret", secret),
             (AuthMethod::PrivateKeyJwt | AuthMethod::ClientSecretJwt, _, assertion) => {
-                let assertion = assertion.as_ref().ok_or("the gateway has no key to say who it is")?;
+                let assertion =
+                    assertion.as_ref().ok_or("the gateway has no key for client authentication")?;
                 form = form
                     .with("client_assertion_type", ASSERTION)
                     .with("client_assertion", assertion.token(&self.id, endpoint)?);

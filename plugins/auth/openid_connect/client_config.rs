@@ -149,7 +149,7 @@ impl ProxyConfig {
                     None => continue,
                     Some(_) => {
                         return Err(format!(
-                            "proxy_opts.{name}_authorization: there is no `{name}` to be shown it"
+                            "proxy_opts.{name}_authorization: it has no effect without `{name}`"
                         ));
                     }
                 }
@@ -157,7 +157,9 @@ impl ProxyConfig {
             let is_field =
                 |value: &Confidential| value.reveal().bytes().all(|byte| matches!(byte, b' '..=b'~'));
             if !authorization.as_ref().is_none_or(is_field) {
-                return Err(format!("proxy_opts.{name}_authorization: it holds what no field can"));
+                return Err(format!(
+                    "proxy_opts.{name}_authorization: it contains a character that a header field cannot carry"
+                ));
             }
             let (address, except) = (address.clone(), self.no_proxy.clone());
             proxies.push(Proxy { address, is_for_tls: name == "https_proxy", authorization, except });
@@ -189,7 +191,7 @@ pub(super) fn warnings(conf: &Value) -> Vec<Problem> {
     let signs = |names: &[&str]| methods.iter().flatten().any(|method| names.contains(method));
     for field in ["client_rsa_private_key", "client_rsa_private_key_id"] {
         if conf.get(field).is_some() && !signs(&["private_key_jwt"]) {
-            let message = format!("`{field}` has no effect: nothing is signed with it");
+            let message = format!("`{field}` has no effect: the client authentication method does not sign");
             found.push(Problem::new(field, "no_effect", message).hint("set the method to private_key_jwt"));
         }
     }

@@ -301,8 +301,7 @@ impl Configuration for Config {
             && Provider::issuer_of(discovery).is_none()
         {
             return Err(format!(
-                "discovery: `{discovery}` does not end with /.well-known/openid-configuration, so that its issuer is \
-                not known; set `issuer` to it"
+                "discovery: `{discovery}` does not end with /.well-known/openid-configuration, so that the issuer is unknown; set `issuer`"
             ));
         }
         if let Some(proxies) = &self.proxy_opts {
@@ -319,7 +318,7 @@ impl Config {
         self.public_key.is_some() || self.use_jwks
     }
 
-    /// Whether requests may bring a token of their own.
+    /// Whether requests may bring their own token.
     pub(super) fn takes_tokens(&self) -> bool {
         self.bearer_only || self.introspection_endpoint.is_some() || self.verifies_signatures()
     }
@@ -335,13 +334,14 @@ impl Config {
         }
         let is_shared = self.token_signing_alg_values_expected.is_some_and(|name| name.shared().is_some());
         if is_shared && self.verifies_signatures() {
-            return Err("token_signing_alg_values_expected: a published key is no secret; \
-                name an algorithm such as RS256 or ES256"
+            return Err("token_signing_alg_values_expected: published keys are public; list public-key algorithms such as RS256 or ES256"
                 .to_owned());
         }
         let fields = self.introspection_addon_headers.iter().flatten();
         match fields.into_iter().find(|name| !sigma_plugin_kit::fields::is_name(name)) {
-            Some(name) => Err(format!("introspection_addon_headers: `{name}` is no name of a header field")),
+            Some(name) => {
+                Err(format!("introspection_addon_headers: `{name}` is not the name of a header field"))
+            }
             None => Ok(()),
         }
     }
@@ -363,15 +363,14 @@ impl Config {
             Address::try_from(uri.clone()).map_err(|fault| format!("redirect_uri: {fault}, nor a path"))?;
         }
         if !is_path(&self.logout_path) {
-            return Err(format!("logout_path: `{}` is no path", self.logout_path));
+            return Err(format!("logout_path: `{}` is not a path", self.logout_path));
         }
         if let Some(path) = &self.backchannel_logout_path {
             if !is_path(path) {
-                return Err(format!("backchannel_logout_path: `{path}` is no path"));
+                return Err(format!("backchannel_logout_path: `{path}` is not a path"));
             }
             if session.storage == Storage::Cookie {
-                return Err("backchannel_logout_path: a session in cookies cannot be ended from elsewhere; \
-                    set `session.storage` to redis"
+                return Err("backchannel_logout_path: sessions in cookies cannot be ended by the provider; set `session.storage` to redis"
                     .to_owned());
             }
         }
@@ -409,7 +408,7 @@ impl Config {
         };
         let proxies = self.proxy_opts.as_ref().map(ProxyConfig::proxies).transpose()?.unwrap_or_default();
         Ok(ProviderSettings {
-            issuer: issuer.ok_or("discovery: the issuer is not known")?.to_owned(),
+            issuer: issuer.ok_or("discovery: the issuer is unknown")?.to_owned(),
             discovery: self.discovery.clone(),
             web: WebSettings { proxies, ..WebSettings::new(self.timeout(), self.ssl_verify) },
             keys: Ages {
@@ -444,13 +443,13 @@ pub(super) fn warnings(conf: &Value) -> Vec<Problem> {
     let clear = ["discovery", "introspection_endpoint"].iter();
     let clear = clear.filter_map(|field| cleartext(conf, field, message));
     let mut found: Vec<_> =
-        clear.chain(unverified(conf, "another server can answer instead of the provider")).collect();
+        clear.chain(unverified(conf, "another server can impersonate the provider")).collect();
     if on("jwt_verification_cache_ignore") {
         let message = "`jwt_verification_cache_ignore` has no effect: only signatures are remembered";
         found.push(Problem::new("jwt_verification_cache_ignore", "no_effect", message).hint("remove it"));
     }
     if conf.get("session").and_then(|session| session.get("cookie")).is_some() {
-        let message = "`session.cookie` is what APISIX had before `session.absolute_timeout`";
+        let message = "`session.cookie` is the old name of `session.absolute_timeout`";
         found.push(Problem::new("session.cookie", "deprecated", message).hint("write `absolute_timeout`"));
     }
     found.extend(client_config::warnings(conf));
@@ -463,7 +462,7 @@ pub(super) fn warnings(conf: &Value) -> Vec<Problem> {
     let names_issuers = conf.pointer("/claim_validator/issuer/valid_issuers").is_some();
     if !has_text("discovery") && !has_text("issuer") && !names_issuers {
         let message =
-            "without a provider every token is accepted that `public_key` verifies, whatever its `iss`";
+            "without a provider, every token that `public_key` verifies is accepted; `iss` is not checked";
         found.push(Problem::new("issuer", "any_issuer", message).hint("set `issuer`"));
     }
     if !on("bearer_only") && !on("use_pkce") && !on("use_nonce") {

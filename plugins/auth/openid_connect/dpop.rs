@@ -62,7 +62,7 @@ impl Dpop {
         let key = SigningKey::of_pem(private_key, algorithm)
             .map_err(|fault| format!("property \"dpop.private_key\" is not a valid key ({fault})"))?;
         let public = jwk.as_object().and_then(|jwk| Key::of_jwk(jwk, algorithm));
-        let public = public.ok_or_else(|| format!("dpop.public_jwk: it is no public key for {name}"))?;
+        let public = public.ok_or_else(|| format!("dpop.public_jwk: it is not a public key for {name}"))?;
         let probe = key.token(json!({}), &json!({}))?;
         match Token::parse(probe.into_bytes()).and_then(|probe| public.verify(&probe)) {
             Ok(()) => Ok(Dpop { key, jwk: jwk.clone() }),
@@ -88,7 +88,7 @@ impl Dpop {
     /// Puts a question with a proof; once more where the provider wants its nonce in it (RFC 9449 §8, §9).
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if there is no answer.
+    /// Returns an error, which is a sentence, if there is no response.
     pub(super) async fn put(
         &self,
         provider: &Provider,

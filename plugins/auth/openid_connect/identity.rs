@@ -79,12 +79,15 @@ pub(super) fn challenge(config: &Config, error: Option<&str>) -> Step {
         let description: String = description.chars().map(plain).collect();
         value.push_str(&format!(", error=\"invalid_token\", error_description=\"{description}\""));
     }
-    Reply::new(401).header("WWW-Authenticate", value).because("the token is not good").into()
+    Reply::new(401).header("WWW-Authenticate", value).because("the token is invalid").into()
 }
 
 /// 403 with a reason.
 fn forbid(error: String) -> Step {
-    Reply::new(403).text(json!({ "error": error }).to_string()).because("the token does not allow it").into()
+    Reply::new(403)
+        .text(json!({ "error": error }).to_string())
+        .because("the token does not allow the request")
+        .into()
 }
 
 /// Returns the scopes of a token from its claims: `scope` (RFC 9068 §2.2.3), or `scp` of Entra ID and Okta.

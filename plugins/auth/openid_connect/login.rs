@@ -44,9 +44,9 @@ pub(super) enum Reason {
 pub(super) struct Pending {
     pub(super) state: String,
     pub(super) nonce: String,
-    /// Proves who asked for the code (RFC 7636).
+    /// Proves who requested the code (RFC 7636).
     pub(super) verifier: String,
-    /// Path and query that were asked for.
+    /// Path and query that were requested.
     pub(super) target: String,
     pub(super) redirect_uri: String,
     /// Seconds since 1970.
@@ -146,10 +146,10 @@ impl Party {
     pub(super) fn log_in(self: &Arc<Self>, reason: Reason, ctx: &mut Context, env: &Env<'_>) -> Step {
         self.with_metadata(false, ctx, env, move |party, metadata, ctx, env| {
             let Some(metadata) = metadata else {
-                return Reply::new(503).because("the provider cannot be reached").into();
+                return Reply::new(503).because("the provider is unreachable").into();
             };
             if origin(ctx).is_none() {
-                return Reply::new(400).because("the request names no host").into();
+                return Reply::new(400).because("the request has no host").into();
             }
             let departure = match party.depart(&metadata, &reason, ctx, env) {
                 Ok(departure) => departure,
@@ -181,7 +181,7 @@ impl Party {
                 Departure { pairs, ..departure }.sent().into()
             }
             Some(Err(fault)) => login_failed(&fault),
-            None => login_failed("the provider is not asked"),
+            None => login_failed("the provider is not called"),
         })
     }
 
@@ -192,7 +192,7 @@ impl Party {
         ctx: &Context,
         env: &Env<'_>,
     ) -> Result<Departure, String> {
-        let sessions = self.sessions.as_ref().ok_or("there are no sessions")?;
+        let sessions = self.sessions.as_ref().ok_or("the plugin has no sessions (bearer_only)")?;
         let endpoint = metadata.authorization_endpoint.as_ref();
         let endpoint = endpoint.ok_or("the provider has no authorization_endpoint")?;
         let now = env.unix_time().as_secs();
@@ -203,7 +203,7 @@ impl Party {
             _ => (target(ctx), 0),
         };
         let callback = match reason {
-            // The path that is asked for is the callback itself.
+            // The path that is requested is the callback itself.
             Reason::Retry(..) if self.config.redirect_uri.is_none() => origin(ctx)
                 .map(|origin| format!("{origin}{}", String::from_utf8_lossy(ctx.request.raw_path()))),
             _ => self.redirect_uri(ctx),
@@ -213,7 +213,7 @@ impl Party {
             nonce: unguessable(env.machine)?,
             verifier: format!("{}{}", unguessable(env.machine)?, unguessable(env.machine)?),
             target,
-            redirect_uri: callback.ok_or("the request names no host")?,
+            redirect_uri: callback.ok_or("the request has no host")?,
             began: now,
             retries,
             silent: *reason == Reason::Again,

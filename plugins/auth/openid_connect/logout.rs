@@ -11,7 +11,7 @@ use super::Party;
 use super::config::Config;
 use super::session::{Session, Sessions};
 
-/// For browsers that ask for an image: one transparent pixel.
+/// For browsers that request an image: one transparent pixel.
 const PIXEL: &str =
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==";
 
@@ -27,12 +27,12 @@ impl Party {
     pub(super) fn log_out(self: &Arc<Self>, ctx: &mut Context, env: &Env<'_>) -> Step {
         self.with_metadata(false, ctx, env, |party, metadata, ctx, env| {
             let (Some(metadata), Some(sessions)) = (metadata, &party.sessions) else {
-                return Reply::new(503).because("the provider cannot be reached").into();
+                return Reply::new(503).because("the provider is unreachable").into();
             };
             let ending = Arc::clone(party);
             party.store.read(sessions, ctx, env, move |read, ctx, env| match read {
                 Ok(session) => ending.end(session, &metadata, ctx, env),
-                Err(()) => Reply::new(500).because("sessions cannot be read").into(),
+                Err(()) => Reply::new(500).because("cannot read sessions").into(),
             })
         })
     }
@@ -55,7 +55,7 @@ impl Party {
                 let reply = party.farewell(hint.as_deref(), &metadata, ctx);
                 cookies.into_iter().fold(reply, |reply, cookie| reply.header("Set-Cookie", cookie)).into()
             }
-            Err(()) => Reply::new(500).because("the session cannot be forgotten").into(),
+            Err(()) => Reply::new(500).because("cannot delete the session").into(),
         })
     }
 

@@ -52,7 +52,7 @@ use self::resume::{Renewals, Renewed};
 use self::session::Sessions;
 use self::store::Store;
 use super::origin::{is_foreign, refuse_logout};
-use super::tokens::{Address, Algorithm, KeyRing, Known, Metadata, Provider};
+use super::tokens::{Address, Algorithm, KeyRing, Metadata, MetadataLookup, Provider};
 
 /// Authenticates users and programs by OpenID Connect.
 pub(crate) static OPENID_CONNECT: Descriptor = Descriptor {
@@ -128,7 +128,7 @@ struct Party {
     provider: Arc<Provider>,
     /// As who it asks about tokens.
     introspector: Client,
-    /// As who it asks for tokens.
+    /// As who it requests tokens.
     client: Client,
     /// As who it leaves questions before browsers are sent with them; None if it does not.
     pusher: Option<Client>,
@@ -187,9 +187,9 @@ impl Party {
         then: impl FnOnce(&Arc<Party>, Option<Arc<Metadata>>, &mut Context, &Env<'_>) -> Step + 'static,
     ) -> Step {
         match self.provider.look(env, is_last) {
-            Known::Metadata(metadata) => then(self, Some(metadata), ctx, env),
-            Known::Away => then(self, None, ctx, env),
-            Known::Waits(fetched) => {
+            MetadataLookup::Metadata(metadata) => then(self, Some(metadata), ctx, env),
+            MetadataLookup::Away => then(self, None, ctx, env),
+            MetadataLookup::Waits(fetched) => {
                 let party = Arc::clone(self);
                 Step::wait(fetched, move |(), ctx, env| party.with_metadata(true, ctx, env, then))
             }
@@ -250,7 +250,7 @@ impl Plugin for OpenidConnect {
         match &party.sessions {
             Some(_) => party.recognise(slot, ctx, env),
             // Logins are impossible: the check says that there are sessions unless only tokens are accepted.
-            None => Reply::new(500).because("there are no sessions").into(),
+            None => Reply::new(500).because("the plugin has no sessions (bearer_only)").into(),
         }
     }
 

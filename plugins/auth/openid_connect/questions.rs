@@ -13,7 +13,7 @@ use super::client::Client;
 use super::dpop::{Dpop, Proven};
 use super::put::put;
 
-/// The provider's answer to a code or a refresh token.
+/// The provider's response to a code or a refresh token.
 #[derive(Clone)]
 pub(super) struct Tokens {
     pub(super) access_token: String,
@@ -49,16 +49,17 @@ impl Client {
         let reply = match &self.dpop {
             Some(dpop) => {
                 let proven = Proven { method: "POST", address: endpoint, access_token: None };
-                dpop.put(provider, proven, || self.question(endpoint, pairs)).await?
+                dpop.put(provider, proven, || self.web_request(endpoint, pairs)).await?
             }
-            None => put(provider, endpoint, self.question(endpoint, pairs)?).await?,
+            None => put(provider, endpoint, self.web_request(endpoint, pairs)?).await?,
         };
-        let answer = object_of(&reply.body).ok_or_else(|| format!("{endpoint} answered no JSON object"))?;
+        let answer =
+            object_of(&reply.body).ok_or_else(|| format!("{endpoint} did not return a JSON object"))?;
         let text = |name: &str| answer.get(name).and_then(Value::as_str).map(str::to_owned);
         if reply.status != 200 {
             let error = text("error").unwrap_or_default();
             let status = reply.status;
-            let reason = format!("{endpoint} answered {status}: {}", error.escape_debug());
+            let reason = format!("{endpoint} responded with {status}: {}", error.escape_debug());
             return Err(NoTokens { is_of_client: error == "invalid_grant", reason });
         }
         let is_known = |kind: String| {
@@ -66,7 +67,7 @@ impl Client {
         };
         let access_token = text("access_token").filter(|_| text("token_type").is_none_or(is_known));
         Ok(Tokens {
-            access_token: access_token.ok_or_else(|| format!("{endpoint} gave no token that can be used"))?,
+            access_token: access_token.ok_or_else(|| format!("{endpoint} returned no valid token"))?,
             id_token: text("id_token"),
             refresh_token: text("refresh_token"),
             expires_in: answer.get("expires_in").and_then(seconds),
@@ -83,23 +84,23 @@ impl Client {
         endpoint: &Address,
         pairs: &[(&str, &str)],
     ) -> Result<String, String> {
-        let reply = put(provider, endpoint, self.question(endpoint, pairs)?).await?;
+        let reply = put(provider, endpoint, self.web_request(endpoint, pairs)?).await?;
         let answer = object_of(&reply.body).unwrap_or_default();
         let text = |name: &str| answer.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
         match (reply.status, text("request_uri")) {
             (200 | 201, Some(uri)) => Ok(uri.to_owned()),
             (status, _) => {
                 let error = text("error").unwrap_or_default().escape_debug();
-                Err(format!("{endpoint} answered {status}: {error}"))
+                Err(format!("{endpoint} responded with {status}: {error}"))
             }
         }
     }
 
-    /// Asks whether a token is good (RFC 7662); `fields` go along. Returns the answer, whether the token is
-    /// good or not.
+    /// Asks whether a token is good (RFC 7662); `fields` go along. Returns the response, whether the token is good or
+    /// not.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if there is no answer.
+    /// Returns an error, which is a sentence, if there is no response.
     pub(super) async fn introspect(
         &self,
         provider: &Provider,
@@ -107,11 +108,11 @@ impl Client {
         token: &str,
         fields: Vec<(String, Vec<u8>)>,
     ) -> Result<Map<String, Value>, String> {
-        let mut question = self.question(endpoint, &[("token", token)])?;
+        let mut question = self.web_request(endpoint, &[("token", token)])?;
         question.fields.extend(fields);
         match put(provider, endpoint, question).await? {
             Reply { status: 200, body } => {
-                object_of(&body).ok_or_else(|| format!("{endpoint} answered no JSON object"))
+                object_of(&body).ok_or_else(|| format!("{endpoint} did not return a JSON object"))
             }
             Reply { status, .. } => Err(format!("{endpoint} answered {status}")),
         }
@@ -119,12 +120,12 @@ impl Client {
 
     /// Gives a token back (RFC 7009). That it cannot be given back is said in the log.
     pub(super) async fn revoke(&self, provider: &Provider, endpoint: &Address, token: &str, kind: &str) {
-        let question = self.question(endpoint, &[("token", token), ("token_type_hint", kind)]);
+        let question = self.web_request(endpoint, &[("token", token), ("token_type_hint", kind)]);
         let put = async { put(provider, endpoint, question?).await };
         match put.await {
             Ok(Reply { status: 200, .. }) => {}
-            Ok(Reply { status, .. }) => tracing::warn!(%endpoint, status, kind, "a token is not taken back"),
-            Err(error) => tracing::warn!(%error, kind, "a token is not taken back"),
+            Ok(Reply { status, .. }) => tracing::warn!(%endpoint, status, kind, "cannot revoke a token"),
+            Err(error) => tracing::warn!(%error, kind, "cannot revoke a token"),
         }
     }
 }
@@ -152,7 +153,7 @@ pub(super) async fn user_of(
     };
     match reply {
         Reply { status: 200, body } => {
-            object_of(&body).ok_or_else(|| format!("{endpoint} answered no JSON object"))
+            object_of(&body).ok_or_else(|| format!("{endpoint} did not return a JSON object"))
         }
         Reply { status, .. } => Err(format!("{endpoint} answered {status}")),
     }

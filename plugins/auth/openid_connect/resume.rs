@@ -15,13 +15,13 @@ use super::login::Reason;
 use super::questions::{SingleFlights, Tokens};
 use super::session::Session;
 
-/// Set-Cookie fields for the answer to this request.
+/// Set-Cookie fields for the response to this request.
 pub(super) struct Renewed(pub(super) Vec<String>);
 
 /// Sessions whose access token is being renewed: for the whole gateway.
 pub(super) type Renewals = SingleFlights<Result<Tokens, Arc<str>>>;
 
-/// How long the new tokens of a session are handed on to requests that come with the old cookie: a page asks for many
+/// How long the new tokens of a session are handed on to requests that come with the old cookie: a page requests many
 /// things at once, and a provider may take a refresh token once.
 const HANDED_ON: Duration = Duration::from_secs(30);
 
@@ -36,7 +36,7 @@ impl Party {
         self.store.read(sessions, ctx, env, move |read, ctx, env| match read {
             Ok(Some(session)) => party.resume(slot, session, ctx, env),
             Ok(None) => party.unknown(Reason::Unknown, ctx, env),
-            Err(()) => Reply::new(500).because("sessions cannot be read").into(),
+            Err(()) => Reply::new(500).because("cannot read sessions").into(),
         })
     }
 
@@ -44,7 +44,7 @@ impl Party {
     pub(super) fn unknown(self: &Arc<Self>, reason: Reason, ctx: &mut Context, env: &Env<'_>) -> Step {
         match self.config.unauth_action {
             UnauthAction::Auth => self.log_in(reason, ctx, env),
-            UnauthAction::Deny => Reply::new(401).because("there is no session").into(),
+            UnauthAction::Deny => Reply::new(401).because("the request has no session").into(),
             UnauthAction::Pass => {
                 if let Some(sessions) = &self.sessions {
                     remove(&sessions.config.cookie_name, &mut ctx.request.headers);
@@ -95,7 +95,7 @@ impl Party {
         self.with_metadata(false, ctx, env, move |party, metadata, _, env| {
             let endpoint = metadata.and_then(|metadata| metadata.token_endpoint.clone());
             let Some(endpoint) = endpoint else {
-                return Reply::new(503).because("the provider cannot be reached").into();
+                return Reply::new(503).because("the provider is unreachable").into();
             };
             let key = party.digest("renewal", &[refresh_token.as_bytes()]);
             let (client, provider) = (party.client.clone(), Arc::clone(&party.provider));
@@ -124,7 +124,7 @@ impl Party {
         let tokens = match renewed {
             Some(Ok(tokens)) => tokens,
             Some(Err(error)) => {
-                tracing::info!(%error, "openid-connect: an access token cannot be renewed");
+                tracing::info!(%error, "openid-connect: cannot refresh an access token");
                 return self.unknown(Reason::Unknown, ctx, env);
             }
             None => return self.unknown(Reason::Unknown, ctx, env),
@@ -134,7 +134,7 @@ impl Party {
         if let Some(id_token) = &tokens.id_token {
             let claims = claims_of(id_token).unwrap_or_default();
             if claims.get("sub").and_then(Value::as_str) != Some(&session.sub) {
-                tracing::warn!("openid-connect: the provider renewed a token for another user");
+                tracing::warn!("openid-connect: the provider refreshed a token for another user");
                 return self.unknown(Reason::Unknown, ctx, env);
             }
         }
@@ -167,7 +167,7 @@ impl Party {
                 ctx.keep(slot, Renewed(cookies));
                 party.tell(&session, ctx)
             }
-            Err(()) => Reply::new(500).because("the session cannot be kept").into(),
+            Err(()) => Reply::new(500).because("cannot store the session").into(),
         })
     }
 

@@ -73,7 +73,7 @@ impl Sessions {
         by_session.into_iter().chain([self.end_of("sub", &session.sub)]).collect()
     }
 
-    /// Whether a session is over at this second.
+    /// Whether a session has ended at this second.
     pub(super) fn is_over(&self, session: &Session, now: u64) -> bool {
         let over = |since: u64, limit: u64| limit > 0 && now.saturating_sub(since) >= limit;
         let config = &self.config;

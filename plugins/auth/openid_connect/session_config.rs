@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use sigma_schema::Confidential;
 
-use sigma_plugin_kit::redis::{Place, Target, single_server};
+use sigma_plugin_kit::redis::{ServerAddress, Target, single_server};
 
 /// The sessions of logged-in users.
 #[derive(Clone, Deserialize, JsonSchema)]
@@ -127,8 +127,7 @@ impl SessionConfig {
                 Err("session: `redis` has no effect while `storage` is cookie; set it to redis".to_owned())
             }
             _ if self.cookie_same_site == SameSite::None && self.cookie_secure == Some(false) => {
-                Err("session: browsers take cookies with `cookie_same_site: None` over TLS alone; \
-                    set `cookie_secure` to true"
+                Err("session: browsers accept cookies with `cookie_same_site: None` over TLS only; set `cookie_secure` to true"
                     .to_owned())
             }
             _ => Ok(()),
@@ -139,7 +138,7 @@ impl SessionConfig {
 impl RedisConfig {
     /// Returns the target of a connection.
     pub(super) fn target(&self) -> Target {
-        let place = Place { host: self.host.clone(), port: self.port };
+        let place = ServerAddress { host: self.host.clone(), port: self.port };
         let ms = Duration::from_millis;
         Target {
             connect_timeout: ms(self.connect_timeout),

@@ -72,7 +72,7 @@ impl Store {
         }
     }
 
-    /// Keeps a session, and goes on with the cookies for its browser; with an error if it cannot be kept.
+    /// Keeps a session, and continues with the cookies for its browser; with an error if it cannot be kept.
     pub(super) fn write(
         &self,
         sessions: &Sessions,
@@ -99,14 +99,13 @@ impl Store {
                 if let Some(left_out) = COMPLAINT.due() {
                     tracing::error!(
                         left_out,
-                        "openid-connect: a session is too large for cookies: leave something out \
-                        (`session_contents`), or keep sessions in Redis (`session.storage`)"
+                        "openid-connect: a session is too large for cookies: remove parts (`session_contents`), or store sessions in Redis (`session.storage`)"
                     );
                 }
                 return then(Err(()), ctx, env);
             }
             Err(error) => {
-                tracing::error!(%error, "openid-connect: a session is not kept");
+                tracing::error!(%error, "openid-connect: cannot store a session");
                 return then(Err(()), ctx, env);
             }
         };
@@ -121,8 +120,8 @@ impl Store {
         self.command(set, env, move |answer, ctx, env| then(answer.map(|_| cookies).map_err(drop), ctx, env))
     }
 
-    /// Forgets a session, and goes on with the cookies that have its browser forget it; with an error if it is
-    /// not forgotten.
+    /// Forgets a session, and continues with the cookies that have its browser forget it; with an error if it is not
+    /// forgotten.
     pub(super) fn forget(
         &self,
         sessions: &Sessions,

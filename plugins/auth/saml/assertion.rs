@@ -1,5 +1,5 @@
-//! The assertion of a provider about a user, and the checks that it is for this gateway, for now, and an
-//! answer to its request.
+//! The assertion of a provider about a user, and the checks that it is for this gateway, for now, and a response to
+//! its request.
 
 use roxmltree::{Document, Node};
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ const BEARER: &str = "urn:oasis:names:tc:SAML:2.0:cm:bearer";
 /// Why a message is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Refusal {
-    /// The status of the answer, which has no body.
+    /// The status of the response, which has no body.
     pub(super) status: u16,
     /// A text for the log.
     pub(super) why: &'static str,
@@ -36,7 +36,7 @@ impl Refusal {
         Refusal { status: 401, why }
     }
 
-    /// The provider's answer cannot be used.
+    /// The provider's response cannot be used.
     pub(super) const fn useless(why: &'static str) -> Refusal {
         Refusal { status: 500, why }
     }
@@ -47,8 +47,8 @@ impl Refusal {
     }
 }
 
-/// An answer to a request for a login whose assertion the provider has signed.
-pub(super) struct Answer<'a, 'd> {
+/// A response to a request for a login whose assertion the provider has signed.
+pub(super) struct SamlResponse<'a, 'd> {
     /// The element around the assertion. It may be forged: its content may refuse, and proves nothing.
     response: Node<'a, 'd>,
     assertion: Signed<'a, 'd>,
@@ -62,7 +62,7 @@ pub(super) struct Expected<'e> {
     pub(super) issuer: Option<&'e str>,
     /// The address of the callback.
     pub(super) recipient: &'e str,
-    /// The ID of the request that it answers.
+    /// The ID of the request that it responds.
     pub(super) request: &'e str,
     /// Seconds since 1970.
     pub(super) now: u64,
@@ -124,11 +124,11 @@ pub(super) fn text<'a>(
     name: &str,
 ) -> Result<Option<&'a str>, &'static str> {
     let Some(found) = child(within, namespace, name)? else { return Ok(None) };
-    characters(found).map(Some).ok_or("an element of the message holds more than a text")
+    characters(found).map(Some).ok_or("an element of the message contains more than text")
 }
 
-impl<'a, 'd> Answer<'a, 'd> {
-    /// The answer in a document. `is_signed`: the provider has signed its text.
+impl<'a, 'd> SamlResponse<'a, 'd> {
+    /// The response in a document. `is_signed`: the provider has signed its text.
     ///
     /// # Errors
     /// Returns an error if it is not a response, if the provider has not signed its assertion, or if it
@@ -137,10 +137,10 @@ impl<'a, 'd> Answer<'a, 'd> {
         document: &'a Document<'d>,
         is_signed: bool,
         keys: &ProviderKeys,
-    ) -> Result<Answer<'a, 'd>, Refusal> {
+    ) -> Result<SamlResponse<'a, 'd>, Refusal> {
         let response = document.root_element();
         if !is_named(response, PROTOCOL, "Response") || attribute(response, "Version") != Some("2.0") {
-            return Err(Refusal::broken("the message is no response of SAML 2.0"));
+            return Err(Refusal::broken("the message is not a SAML 2.0 response"));
         }
         let assertion = only_assertion(response).map_err(Refusal::broken)?;
         let whole = signed_root(document, is_signed, keys)?;
@@ -148,13 +148,13 @@ impl<'a, 'd> Answer<'a, 'd> {
         let own = own.map_err(Refusal::broken)?;
         let signed = own.or_else(|| whole?.within(assertion?));
         if whole.is_none() && signed.is_none() {
-            return Err(Refusal::broken("neither the response nor its assertion is signed"));
+            return Err(Refusal::broken("the response and its assertion are not signed"));
         }
         if !is_success(response).map_err(Refusal::broken)? {
             return Err(Refusal::denied("the provider denied the login"));
         }
         let assertion = signed.ok_or(Refusal::broken("the response has no assertion"))?;
-        Ok(Answer { response, assertion })
+        Ok(SamlResponse { response, assertion })
     }
 
     /// Returns the logged-in user.
@@ -167,11 +167,11 @@ impl<'a, 'd> Answer<'a, 'd> {
         let id = attribute(assertion, "ID").filter(|id| !id.is_empty());
         let id = id.ok_or(Refusal::broken("the assertion has no ID"))?;
         if attribute(assertion, "Version") != Some("2.0") {
-            return Err(Refusal::broken("the assertion is not of SAML 2.0"));
+            return Err(Refusal::broken("the assertion does not have version 2.0"));
         }
         let issuer = issuer(assertion)?.ok_or(Refusal::broken("the assertion has no issuer"))?;
         if expected.issuer.is_some_and(|expected| expected != issuer) {
-            return Err(Refusal::foreign("the assertion is of another issuer"));
+            return Err(Refusal::foreign("the assertion is from another issuer"));
         }
         check_conditions(assertion, expected)?;
         let subject = child(assertion, ASSERTION, "Subject").map_err(Refusal::broken)?;
@@ -193,14 +193,14 @@ impl<'a, 'd> Answer<'a, 'd> {
             attribute(self.response, name).is_some_and(|written| written != expected)
         };
         if other("Destination", expected.recipient) {
-            return Err(Refusal::foreign("the response is for another place"));
+            return Err(Refusal::foreign("the response is for another destination"));
         }
         if other("InResponseTo", expected.request) {
             return Err(Refusal::foreign("the response is to another request"));
         }
         match issuer(self.response)? {
             around if around.is_some() && around != issuer(self.assertion.node())? => {
-                Err(Refusal::foreign("the response is of another issuer than its assertion"))
+                Err(Refusal::foreign("the response and its assertion have different issuers"))
             }
             _ => Ok(()),
         }
@@ -214,14 +214,14 @@ fn only_assertion<'a, 'd>(response: Node<'a, 'd>) -> Result<Option<Node<'a, 'd>>
     for node in response.descendants() {
         if is_named(node, ASSERTION, "EncryptedAssertion") {
             return Err(
-                "the assertion is encrypted, which is not understood: have the provider sign it alone",
+                "the assertion is encrypted, which is not supported: configure the provider to sign it only",
             );
         }
         if !is_named(node, ASSERTION, "Assertion") {
             continue;
         }
         if node.parent() != Some(response) || found.replace(node).is_some() {
-            return Err("the response has several assertions, or one at another place");
+            return Err("the response has several assertions, or a misplaced one");
         }
     }
     let is_place = |place: Option<Node<'_, '_>>| place == Some(response) || place.is_some() && place == found;
@@ -239,16 +239,16 @@ fn issuer<'a>(message: Node<'a, '_>) -> Result<Option<&'a str>, Refusal> {
 /// A time of an element; None if it does not have it.
 pub(super) fn time(node: Node<'_, '_>, name: &str) -> Result<Option<u64>, Refusal> {
     let Some(written) = attribute(node, name) else { return Ok(None) };
-    seconds(written).map(Some).ok_or(Refusal::broken("a time of the message is not understood"))
+    seconds(written).map(Some).ok_or(Refusal::broken("a time of the message is malformed"))
 }
 
 /// Whether it is between the times of an element.
 fn check_times(node: Node<'_, '_>, now: u64) -> Result<(), Refusal> {
     if time(node, "NotBefore")?.is_some_and(|begins| now.saturating_add(SKEW_S) < begins) {
-        return Err(Refusal::foreign("the assertion does not hold yet"));
+        return Err(Refusal::foreign("the assertion is not valid yet"));
     }
     if time(node, "NotOnOrAfter")?.is_some_and(|ends| now >= ends.saturating_add(SKEW_S)) {
-        return Err(Refusal::foreign("the assertion does not hold any more"));
+        return Err(Refusal::foreign("the assertion has expired"));
     }
     Ok(())
 }
@@ -256,7 +256,7 @@ fn check_times(node: Node<'_, '_>, now: u64) -> Result<(), Refusal> {
 /// Conditions (SAML Core §2.5): each has to hold, and one that is not known does not.
 fn check_conditions(assertion: Node<'_, '_>, expected: &Expected<'_>) -> Result<(), Refusal> {
     let conditions = child(assertion, ASSERTION, "Conditions").map_err(Refusal::broken)?;
-    let conditions = conditions.ok_or(Refusal::foreign("the assertion does not say whom it is for"))?;
+    let conditions = conditions.ok_or(Refusal::foreign("the assertion has no audience"))?;
     check_times(conditions, expected.now)?;
     let mut is_restricted = false;
     for condition in children(conditions) {
@@ -270,10 +270,10 @@ fn check_conditions(assertion: Node<'_, '_>, expected: &Expected<'_>) -> Result<
             is_restricted = true;
         } else if !["OneTimeUse", "ProxyRestriction"].iter().any(|name| is_named(condition, ASSERTION, name))
         {
-            return Err(Refusal::foreign("the assertion has a condition that is not understood"));
+            return Err(Refusal::foreign("the assertion has an unknown condition"));
         }
     }
-    if is_restricted { Ok(()) } else { Err(Refusal::foreign("the assertion does not say whom it is for")) }
+    if is_restricted { Ok(()) } else { Err(Refusal::foreign("the assertion has no audience")) }
 }
 
 /// Returns the time until which the assertion may be presented (SAML Profiles §4.1.4.2).
@@ -311,7 +311,7 @@ fn session(assertion: Node<'_, '_>, now: u64) -> Result<(Option<String>, Option<
     let statement = children(assertion).find(|node| is_named(*node, ASSERTION, "AuthnStatement"));
     let statement = statement.ok_or(Refusal::foreign("the assertion has no authentication statement"))?;
     let ends = match attribute(statement, "SessionNotOnOrAfter").map(seconds) {
-        Some(None) => return Err(Refusal::useless("the end of the session is not understood")),
+        Some(None) => return Err(Refusal::useless("SessionNotOnOrAfter is malformed")),
         ends => ends.flatten(),
     };
     if ends.is_some_and(|ends| now >= ends) {
@@ -324,7 +324,7 @@ fn name_id(subject: Node<'_, '_>) -> Result<NameId, Refusal> {
     let name = child(subject, ASSERTION, "NameID").map_err(Refusal::broken)?;
     let name = name.ok_or(Refusal::useless("the assertion has no NameID, or one that is encrypted"))?;
     let text = characters(name).filter(|text| !text.trim().is_empty());
-    let text = text.ok_or(Refusal::broken("the NameID is empty, or holds more than a text"))?;
+    let text = text.ok_or(Refusal::broken("the NameID is empty, or contains more than text"))?;
     let said = |attribute_name: &str| attribute(name, attribute_name).map(str::to_owned);
     Ok(NameId {
         text: text.to_owned(),

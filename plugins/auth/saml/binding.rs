@@ -57,30 +57,29 @@ pub(super) fn of_query(query: &[u8], keys: &ProviderKeys, limit: usize) -> Resul
         let Some(at) = PARAMETERS.iter().position(|known| known.as_bytes() == &*name) else { continue };
         let is_plain =
             pair.strip_prefix(PARAMETERS[at].as_bytes()).is_some_and(|rest| rest.starts_with(b"="));
-        let value =
-            value.filter(|_| is_plain).ok_or("a parameter of the message is encoded in an odd way")?;
+        let value = value.filter(|_| is_plain).ok_or("a parameter of the message has an invalid encoding")?;
         if found[at].replace((pair, value.into_owned())).is_some() {
-            return Err("a parameter of the message is there twice");
+            return Err("a parameter of the message occurs twice");
         }
     }
     let [request, response, relay_state, algorithm, signature, encoding] = found;
     let (kind, (pair, value)) = match (request, response) {
         (Some(request), None) => (Kind::Request, request),
         (None, Some(response)) => (Kind::Response, response),
-        _ => return Err("there is no message, or there are two"),
+        _ => return Err("the request has no SAML message, or two"),
     };
     if encoding.is_some_and(|(_, encoding)| encoding != DEFLATE) {
-        return Err("the message is encoded in a way that is not taken");
+        return Err("the encoding of the message is not supported");
     }
     let (Some((algorithm_pair, algorithm)), Some((_, signature))) = (algorithm, signature) else {
         return Err("the message is not signed");
     };
     let relay_pair = relay_state.as_ref().map(|(pair, _)| *pair);
     let signed: Vec<&[u8]> = [Some(pair), relay_pair, Some(algorithm_pair)].into_iter().flatten().collect();
-    let algorithm = str::from_utf8(&algorithm).map_err(|_| "the algorithm is no text")?;
+    let algorithm = str::from_utf8(&algorithm).map_err(|_| "the algorithm is not text")?;
     keys.verify(algorithm, &signed.join(&b'&'), &decoded(&signature)?)?;
     let relay_state = relay_state.map(|(_, value)| String::from_utf8(value)).transpose();
-    let relay_state = relay_state.map_err(|_| "RelayState is no text")?;
+    let relay_state = relay_state.map_err(|_| "RelayState is not text")?;
     Ok(Message { kind, text: inflated(&decoded(&value)?, limit)?, relay_state, is_signed: true })
 }
 
@@ -89,12 +88,12 @@ pub(super) fn of_query(query: &[u8], keys: &ProviderKeys, limit: usize) -> Resul
 /// # Errors
 /// Returns an error, which is a text for the log, if there is no message.
 pub(super) fn of_form(form: &[u8], limit: usize) -> Result<Message, &'static str> {
-    let fields = fields(form).ok_or("a field of the form is there twice, or is no text")?;
+    let fields = fields(form).ok_or("a field of the form occurs twice, or is not text")?;
     let field = |name: &str| fields.get(name).and_then(|value| value.as_str());
     let (kind, value) = match (field("SAMLRequest"), field("SAMLResponse")) {
         (Some(request), None) => (Kind::Request, request),
         (None, Some(response)) => (Kind::Response, response),
-        _ => return Err("there is no message, or there are two"),
+        _ => return Err("the request has no SAML message, or two"),
     };
     let text = decoded(value.as_bytes())?;
     if text.len() > limit {
@@ -116,7 +115,7 @@ pub(super) fn redirect(
 ) -> Result<String, &'static str> {
     let mut encoder = DeflateEncoder::new(Vec::new(), Compression::default());
     let deflated = encoder.write_all(message.as_bytes()).and_then(|()| encoder.finish());
-    let deflated = deflated.map_err(|_| "a message cannot be deflated")?;
+    let deflated = deflated.map_err(|_| "cannot compress a message")?;
     let mut form = Form::default().with(kind.parameter(), STANDARD.encode(deflated));
     if let Some(relay_state) = relay_state {
         form = form.with("RelayState", relay_state);
@@ -128,12 +127,12 @@ pub(super) fn redirect(
 
 fn decoded(text: &[u8]) -> Result<Vec<u8>, &'static str> {
     let text: Vec<u8> = text.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect();
-    STANDARD.decode(text).map_err(|_| "the message is no Base64")
+    STANDARD.decode(text).map_err(|_| "the message is not Base64")
 }
 
 fn inflated(deflated: &[u8], limit: usize) -> Result<Vec<u8>, &'static str> {
     inflate::decoded(DeflateDecoder::new(deflated), deflated.len(), limit).map_err(|failure| match failure {
         Failure::TooLong => "the message is too large",
-        Failure::Broken => "the message is not deflated",
+        Failure::Broken => "the message is not DEFLATE data",
     })
 }

@@ -9,7 +9,7 @@ use roxmltree::{Attribute, Node, NodeId};
 /// Which part of the document, and how.
 #[derive(Clone, Copy)]
 pub(super) struct Canonical<'n> {
-    /// An element that is left out with all that is in it: the signature of the element around it.
+    /// An element that is omitted with all that is in it: the signature of the element around it.
     pub(super) without: Option<NodeId>,
     /// The prefixes of `InclusiveNamespaces`; `#default` is the namespace without a prefix.
     pub(super) inclusive: &'n [&'n str],

@@ -19,14 +19,14 @@ use sigma_plugin_kit::service::cleartext;
 /// valid for this gateway, this login and this time. It is accepted once. Then the browser returns to the requested
 /// page; a posted body is lost. A login must be completed within ten minutes.
 ///
-/// Accepted signatures are RSA with SHA-256, SHA-384 or SHA-512 from 2048 bits on, and ECDSA with P-256 and SHA-256 or
-/// P-384 and SHA-384, in SAML's form: over the response or the assertion by its ID, with exclusive canonicalisation; or
-/// over the query of a redirect. Encrypted assertions, SHA-1, and messages with comments or declarations are refused.
+/// Accepted signatures are RSA of 2048 bits or more with SHA-256, SHA-384 or SHA-512, and ECDSA with P-256 and SHA-256
+/// or P-384 and SHA-384. They sign the response or the assertion by its ID, with exclusive canonicalization, or the
+/// query of a redirect. Encrypted assertions, SHA-1, and messages with comments or declarations are refused.
 ///
 /// The session is in the cookie `saml_session`, encrypted with `secret`: all gateways with the same configuration
-/// accept it. It ends 900 s after its last request (recorded once a minute), a day after the login, at the time that
-/// the provider sets, at `logout_uri`, and by a logout at the provider. The node does not get the cookie. For `acl` the
-/// user is an external user with its attributes in `attrs`.
+/// accept it. It ends 900 s after its last request (recorded once a minute), a day after the login, or at the time
+/// that the provider sets. It also ends at `logout_uri` and by a logout at the provider. The node does not get the
+/// cookie. For `acl` the user is an external user with its attributes in `attrs`.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Config {
     /// The name of the gateway at the provider (entity ID).
@@ -99,15 +99,15 @@ impl Configuration for Config {
         ];
         for (at, (name, path)) in paths.iter().enumerate() {
             if let Some((other, _)) = paths[..at].iter().find(|(_, other)| other == path) {
-                return Err(format!("`{name}` is the path of `{other}`: give each a path of its own"));
+                return Err(format!("`{name}` and `{other}` have the same path: give each its own path"));
             }
         }
         if !self.logout_redirect_uri.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err("`logout_redirect_uri` has characters that are not encoded".to_owned());
+            return Err("`logout_redirect_uri` has unencoded characters".to_owned());
         }
         let names = [Some(&self.sp_issuer), self.idp_issuer.as_ref()];
         if names.into_iter().flatten().any(|name| name.chars().any(char::is_control)) {
-            return Err("`sp_issuer` and `idp_issuer` have no control characters".to_owned());
+            return Err("`sp_issuer` and `idp_issuer` may not contain control characters".to_owned());
         }
         self.keys().map(drop)
     }
@@ -193,7 +193,7 @@ pub(super) fn warnings(conf: &Value) -> Vec<Problem> {
     if text("auth_protocol_binding_method") != "HTTP-POST" {
         found.extend(cleartext(conf, CALLBACK, STOLEN_LOGIN));
     } else if text(CALLBACK).starts_with("http://") {
-        let message = "browsers send the cookie of a login over TLS only, so every login fails";
+        let message = "browsers send the login cookie over TLS only, so every login fails";
         found.push(Problem::new(CALLBACK, "cleartext", message).hint("use https"));
     }
     found

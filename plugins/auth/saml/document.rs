@@ -9,7 +9,7 @@ use std::collections::HashSet;
 
 use roxmltree::{Document, Node, ParsingOptions};
 
-/// Most elements within each other. A response with an assertion and its signature has ten.
+/// Most elements nested in each other. A response with an assertion and its signature has ten.
 const DEPTH: usize = 32;
 
 /// Most attributes of one element, declarations of namespaces included. The parser compares each with each.
@@ -44,7 +44,7 @@ pub(super) fn parse(text: &str) -> Result<Document<'_>, &'static str> {
     scan(body)?;
     let nodes_limit = u32::try_from(text.len()).unwrap_or(u32::MAX);
     let options = ParsingOptions { allow_dtd: false, nodes_limit, entity_resolver: None };
-    let document = Document::parse_with_options(body, options).map_err(|_| "the message is no XML")?;
+    let document = Document::parse_with_options(body, options).map_err(|_| "the message is not XML")?;
     let mut known = HashSet::new();
     let is_plain = |node: &Node<'_, '_>| node.is_element() || node.is_text() || node.is_root();
     for node in document.descendants() {
@@ -55,7 +55,7 @@ pub(super) fn parse(text: &str) -> Result<Document<'_>, &'static str> {
             let is_id = attribute.name().eq_ignore_ascii_case("id")
                 && attribute.namespace().is_none_or(|namespace| namespace == XML);
             if is_id && !known.insert(attribute.value()) {
-                return Err("two elements of the message have one ID");
+                return Err("two elements of the message have the same ID");
             }
         }
     }
@@ -65,11 +65,11 @@ pub(super) fn parse(text: &str) -> Result<Document<'_>, &'static str> {
 /// The text behind `<?xml … ?>`, which may say UTF-8 and nothing else.
 fn without_declaration(text: &str) -> Result<&str, &'static str> {
     let Some(rest) = text.strip_prefix("<?xml ") else { return Ok(text) };
-    let (declaration, body) = rest.split_once("?>").ok_or("the message is no XML")?;
+    let (declaration, body) = rest.split_once("?>").ok_or("the message is not XML")?;
     let declaration = declaration.to_ascii_lowercase().replace('\'', "\"");
     let is_known = declaration.contains("version=\"1.0\"")
         && (!declaration.contains("encoding") || declaration.contains("encoding=\"utf-8\""));
-    is_known.then_some(body).ok_or("the message is no XML 1.0 in UTF-8")
+    is_known.then_some(body).ok_or("the message is not an XML 1.0 in UTF-8")
 }
 
 /// An element that is open while a text is scanned.
@@ -99,7 +99,7 @@ fn scan(text: &str) -> Result<(), &'static str> {
                     return Err("an element of the message has too many attributes or namespaces");
                 }
                 if open.len() >= DEPTH {
-                    return Err("too many elements of the message are within each other");
+                    return Err("the elements of the message are nested too deeply");
                 }
                 if !is_empty {
                     open.push(in_scope);
@@ -134,14 +134,14 @@ fn tag(text: &[u8]) -> Result<(Tag, usize), &'static str> {
                 }
                 // To the parser this is a default namespace as well.
                 if name.ends_with(b":xmlns") || name.is_empty() {
-                    return Err("the message is no XML");
+                    return Err("the message is not XML");
                 }
                 tag.namespaces += usize::from(name.starts_with(b"xmlns"));
             }
             (None, _) => {}
         }
     }
-    Err("the message is no XML")
+    Err("the message is not XML")
 }
 
 /// Whether an element has this name in this namespace.
@@ -166,7 +166,7 @@ pub(super) fn child<'a, 'd>(
     let mut found = children(node).filter(|child| is_named(*child, namespace, name));
     match (found.next(), found.next()) {
         (first, None) => Ok(first),
-        _ => Err("an element of the message is there twice"),
+        _ => Err("an element of the message occurs twice"),
     }
 }
 
@@ -198,14 +198,14 @@ mod tests {
     #[test]
     fn constructs_that_no_message_needs_are_refused() {
         let hidden = "the message has declarations, comments, CDATA or instructions";
-        let broken = "the message is no XML";
+        let broken = "the message is not XML";
         for (text, expected) in [
             ("<a x='1'>b&lt;&#65;<c/></a>", ""),
             ("\u{feff}<?xml version='1.0' encoding='UTF-8'?>\n<a/>", ""),
             ("<?xml version=\"1.0\"?><a/>", ""),
             ("<a x='>' y=\"'/>\">=</a>", ""),
-            ("<?xml version='1.0' encoding='ISO-8859-1'?><a/>", "the message is no XML 1.0 in UTF-8"),
-            ("<?xml version='1.1'?><a/>", "the message is no XML 1.0 in UTF-8"),
+            ("<?xml version='1.0' encoding='ISO-8859-1'?><a/>", "the message is not an XML 1.0 in UTF-8"),
+            ("<?xml version='1.1'?><a/>", "the message is not an XML 1.0 in UTF-8"),
             ("<!DOCTYPE a [<!ENTITY b \"c\">]><a>&b;</a>", hidden),
             ("<!DOCTYPE a SYSTEM \"file:///etc/passwd\"><a/>", hidden),
             ("<a>admin<!-- -->.evil</a>", hidden),
@@ -224,8 +224,8 @@ mod tests {
             ("<p:a/>", broken),
             ("<a p:xmlns='b' xmlns:p='c'/>", broken),
             ("<a xmlns='b' xmlns='c'/>", "an element of the message has two default namespaces"),
-            ("<a ID='1'><b Id='1'/></a>", "two elements of the message have one ID"),
-            ("<a ID='1'><b xml:id='1'/></a>", "two elements of the message have one ID"),
+            ("<a ID='1'><b Id='1'/></a>", "two elements of the message have the same ID"),
+            ("<a ID='1'><b xml:id='1'/></a>", "two elements of the message have the same ID"),
             ("<a ID='1'><b ID='2'/></a>", ""),
         ] {
             assert_eq!(fault(text), expected, "{text}");
@@ -237,8 +237,8 @@ mod tests {
     fn parsing_costs_are_linear() {
         let deep = |depth: usize| "<a>".repeat(depth) + &"</a>".repeat(depth);
         assert_eq!(fault(&deep(DEPTH)), "");
-        assert_eq!(fault(&deep(DEPTH + 1)), "too many elements of the message are within each other");
-        assert_eq!(fault(&"<a>".repeat(100_000)), "too many elements of the message are within each other");
+        assert_eq!(fault(&deep(DEPTH + 1)), "the elements of the message are nested too deeply");
+        assert_eq!(fault(&"<a>".repeat(100_000)), "the elements of the message are nested too deeply");
         let many = |count: usize| {
             let attributes: Vec<String> = (0..count).map(|n| format!("a{n}='b'")).collect();
             format!("<a {}/>", attributes.join(" "))

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use super::assertion::{Answer, Expected};
+use super::assertion::{Expected, SamlResponse};
 use super::binding;
 use super::canonical::Canonical;
 use super::document;
@@ -39,7 +39,7 @@ pub fn saml(input: &[u8]) {
             assert_eq!(how.of(again.root_element()).as_ref(), Ok(&canonical));
         }
     }
-    let accepted = Answer::read(&document, false, &KEYS).and_then(|answer| answer.accept(&expected()));
+    let accepted = SamlResponse::read(&document, false, &KEYS).and_then(|answer| answer.accept(&expected()));
     if let Ok(accepted) = accepted {
         assert_eq!(accepted.user.name.text, "jack & Jill>");
         assert!(SIGNED.contains(&accepted.id));
@@ -133,7 +133,7 @@ fn within(place: u8, text: &[u8]) {
     }
     let Some(signed) = signed(&unsigned, &PROVIDER.0) else { return };
     let Ok(document) = document::parse(&signed) else { return };
-    let answer = Answer::read(&document, false, &PROVIDER.1);
+    let answer = SamlResponse::read(&document, false, &PROVIDER.1);
     let Ok(accepted) = answer.and_then(|answer| answer.accept(&expected())) else { return };
     let name = &accepted.user.name.text;
     if usize::from(place) % places.len() == 0 {

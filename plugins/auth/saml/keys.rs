@@ -46,17 +46,17 @@ impl ProviderKeys {
     /// Returns an error, which is a sentence, if there is no certificate, or one of them cannot be parsed.
     pub(super) fn of_pem(pem: &str) -> Result<ProviderKeys, String> {
         let certificates = sections(pem, "CERTIFICATE").filter(|certificates| !certificates.is_empty());
-        let certificates = certificates.ok_or("it holds no certificate in PEM")?;
+        let certificates = certificates.ok_or("it contains no PEM certificate")?;
         let mut keys = Vec::new();
         for certificate in certificates {
-            let key = public_key(&certificate).ok_or("it holds a certificate that is not understood")?;
+            let key = public_key(&certificate).ok_or("it contains an invalid certificate")?;
             let fitting = ALGORITHMS
                 .iter()
                 .filter_map(|(name, algorithm)| Some((*name, ParsedPublicKey::new(*algorithm, key).ok()?)));
             let before = keys.len();
             keys.extend(fitting);
             if keys.len() == before {
-                return Err("its key is neither RSA of 2048 to 8192 bits, nor P-256, nor P-384".to_owned());
+                return Err("its key must be RSA of 2048 to 8192 bits, P-256 or P-384".to_owned());
             }
         }
         Ok(ProviderKeys(keys))
@@ -69,10 +69,10 @@ impl ProviderKeys {
     pub(super) fn verify(&self, algorithm: &str, text: &[u8], signature: &[u8]) -> Result<(), &'static str> {
         let mut fitting = self.0.iter().filter(|(name, _)| *name == algorithm).peekable();
         if fitting.peek().is_none() {
-            return Err("the message is signed with an algorithm that is not taken, or not for the key");
+            return Err("the signature algorithm is not supported, or does not match the key");
         }
         let holds = fitting.any(|(_, key)| key.verify_sig(text, signature).is_ok());
-        if holds { Ok(()) } else { Err("the signature does not hold") }
+        if holds { Ok(()) } else { Err("the signature is invalid") }
     }
 }
 
@@ -92,7 +92,7 @@ impl OwnKey {
         let signature = own.sign(b"").map_err(|fault| format!("sp_private_key: {fault}"))?;
         known
             .verify(RSA_SHA512, b"", &signature)
-            .map_err(|_| "sp_cert: it is the certificate of another key than `sp_private_key`")?;
+            .map_err(|_| "sp_cert: it does not belong to `sp_private_key`")?;
         Ok(own)
     }
 
@@ -101,7 +101,7 @@ impl OwnKey {
     /// # Errors
     /// Returns an error, which is a text for the log, if it cannot be signed.
     pub(super) fn sign(&self, text: &[u8]) -> Result<Vec<u8>, &'static str> {
-        self.0.sign(text).ok_or("a message cannot be signed")
+        self.0.sign(text).ok_or("cannot sign a message")
     }
 }
 

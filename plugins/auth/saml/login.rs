@@ -8,7 +8,7 @@ use sigma_plugin::{Context, Env, Reply, Step};
 
 use super::super::policy::same_secret;
 use super::super::way_back;
-use super::assertion::{Accepted, Answer, Expected, Refusal};
+use super::assertion::{Accepted, Expected, Refusal, SamlResponse};
 use super::binding::{self, Kind, Message};
 use super::document;
 use super::messages::{Head, new_id};
@@ -30,9 +30,9 @@ pub(super) struct Pending {
     state: String,
     /// The ID of the request.
     request: String,
-    /// The address for the provider's answer.
+    /// The address for the provider's response.
     answer_to: String,
-    /// Path and query that were asked for.
+    /// Path and query that were requested.
     back: String,
     /// Seconds since 1970.
     began: u64,
@@ -42,10 +42,10 @@ impl Party {
     /// Sends a browser to the provider.
     pub(super) fn log_in(&self, under_way: Vec<Pending>, ctx: &Context, env: &Env<'_>) -> Step {
         let (Ok(state), Ok(request)) = (new_id(env.machine), new_id(env.machine)) else {
-            return fail("there are no random bytes");
+            return fail("cannot get random bytes");
         };
         let Some(answer_to) = self.url(&self.config.login_callback_uri.path, ctx) else {
-            return Reply::new(400).text("").because("the request names no host").into();
+            return Reply::new(400).text("").because("the request has no host").into();
         };
         let (now, config) = (env.unix_time().as_secs(), &self.config);
         let head = Head { id: &request, now, destination: &config.idp_uri.0, issuer: &config.sp_issuer };
@@ -74,7 +74,7 @@ impl Party {
         env: &Env<'_>,
     ) -> Step {
         let Some(Session::LoggingIn(under_way)) = session else {
-            return refuse(Refusal::foreign("a browser came back that was not sent"));
+            return refuse(Refusal::foreign("a callback without a login of this browser"));
         };
         self.with_message(ctx, env, move |party, message, ctx, env| {
             match party.accept(message, &under_way, env) {
@@ -92,11 +92,11 @@ impl Party {
         env: &Env<'_>,
     ) -> Result<(Accepted, String), Refusal> {
         if message.kind != Kind::Response {
-            return Err(Refusal::broken("the message is no answer"));
+            return Err(Refusal::broken("the message is not a response"));
         }
         let text = document::text_of(&message.text).map_err(Refusal::broken)?;
         let document = document::parse(&text).map_err(Refusal::broken)?;
-        let answer = Answer::read(&document, message.is_signed, &self.provider_keys)?;
+        let answer = SamlResponse::read(&document, message.is_signed, &self.provider_keys)?;
         let now = env.unix_time().as_secs();
         let state = message.relay_state.as_deref().unwrap_or_default().as_bytes();
         let is_meant = |pending: &&Pending| {
@@ -119,10 +119,10 @@ impl Party {
                 env.machine,
             ) && self.used.take(&[NAME, &pending.state], Duration::from_secs(LOGIN_S), env.machine);
         if !is_first {
-            return Err(Refusal::foreign("the answer has come before"));
+            return Err(Refusal::foreign("the response was already used"));
         }
         if !way_back::is_own(pending.back.as_bytes()) {
-            return Err(Refusal::foreign("the way back leads elsewhere"));
+            return Err(Refusal::foreign("the stored URL is on another host"));
         }
         Ok((accepted, pending.back.clone()))
     }

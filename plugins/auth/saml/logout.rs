@@ -14,13 +14,13 @@ use sigma_plugin_kit::log_throttle::LogThrottle;
 /// Most bytes of a RelayState, which goes back to the provider as it came (SAML Bindings §3.4.3).
 const RELAY_STATE_BYTES: usize = 80;
 
-const NOBODY: Refusal = Refusal { status: 401, why: "there is no session" };
+const NOBODY: Refusal = Refusal { status: 401, why: "the request has no session" };
 
 impl Party {
     /// Sends a browser to the provider, whose session is to end first.
     pub(super) fn log_out(&self, session: Option<Session>, ctx: &Context, env: &Env<'_>) -> Step {
         let Some(mut login) = Party::login(session, env) else { return refuse(NOBODY) };
-        let Ok(id) = new_id(env.machine) else { return fail("there are no random bytes") };
+        let Ok(id) = new_id(env.machine) else { return fail("cannot get random bytes") };
         let config = &self.config;
         let head = Head {
             id: &id,
@@ -59,7 +59,7 @@ impl Party {
     ) -> Result<String, Refusal> {
         let config = &self.config;
         let here = self.url(&config.logout_callback_uri.0, ctx);
-        let here = here.ok_or(Refusal::broken("the request names no host"))?;
+        let here = here.ok_or(Refusal::broken("the request has no host"))?;
         let text = document::text_of(&message.text).map_err(Refusal::broken)?;
         let document = document::parse(&text).map_err(Refusal::broken)?;
         let now = env.unix_time().as_secs();
@@ -67,13 +67,13 @@ impl Party {
         match Logout::read(&document, kind, &self.provider_keys, (&here, now))? {
             Logout::Response { in_response_to } => {
                 if in_response_to.is_none() || in_response_to != login.ending.as_deref() {
-                    return Err(Refusal::foreign("the message answers no logout that was begun here"));
+                    return Err(Refusal::foreign("the message responds to no logout of this gateway"));
                 }
                 Ok(config.logout_redirect_uri.clone())
             }
             Logout::Request { id, issuer, name } => {
                 warn_of_mismatch(issuer, name, login);
-                let own = new_id(env.machine).map_err(|_| Refusal::useless("there are no random bytes"))?;
+                let own = new_id(env.machine).map_err(|_| Refusal::useless("cannot get random bytes"))?;
                 let destination = &config.idp_uri.0;
                 let head = Head { id: &own, now, destination, issuer: &config.sp_issuer };
                 let relay_state =
@@ -91,6 +91,6 @@ fn warn_of_mismatch(issuer: Option<&str>, name: Option<&str>, login: &Login) {
     static COMPLAINT: LogThrottle = LogThrottle::new();
     let is_meant = issuer == Some(&*login.user.issuer) && name == Some(&*login.user.name.text);
     if !is_meant && let Some(left_out) = COMPLAINT.due() {
-        tracing::warn!(left_out, "saml-auth: the provider ends the session of another issuer or user");
+        tracing::warn!(left_out, "saml-auth: the provider ended the session of another issuer or user");
     }
 }

@@ -50,13 +50,13 @@ impl Head<'_> {
         )
     }
 
-    /// Asks for a login, whose answer is to be brought here.
+    /// Requests a login, whose response is to be brought here.
     pub(super) fn authn_request(&self, binding: Binding, answer_to: &str) -> String {
         let attributes = [("ProtocolBinding", binding.urn()), ("AssertionConsumerServiceURL", answer_to)];
         self.message("AuthnRequest", &attributes, "")
     }
 
-    /// Asks for the end of a session.
+    /// Requests the end of a session.
     pub(super) fn logout_request(&self, name: &NameId, session_index: Option<&str>) -> String {
         let said = [
             ("Format", &name.format),
@@ -113,7 +113,7 @@ impl<'a> Logout<'a> {
             Kind::Response => "LogoutResponse",
         };
         if !is_named(root, PROTOCOL, name) || attribute(root, "Version") != Some("2.0") {
-            return Err(broken("the message is not one of the end of a session"));
+            return Err(broken("the message is not a LogoutRequest or LogoutResponse"));
         }
         let mut signatures = root.descendants().filter(|node| is_named(*node, SIGNATURE, "Signature"));
         if !signatures.all(|signature| signature.parent() == Some(root)) {
@@ -122,10 +122,10 @@ impl<'a> Logout<'a> {
         let root = signed_root(document, is_signed, keys)?;
         let root = root.ok_or(broken("the message is not signed"))?.node();
         if attribute(root, "Destination").is_some_and(|written| written != destination) {
-            return Err(Refusal::foreign("the message is for another place"));
+            return Err(Refusal::foreign("the message is for another destination"));
         }
         if time(root, "NotOnOrAfter")?.is_some_and(|ends| now >= ends.saturating_add(SKEW_S)) {
-            return Err(Refusal::foreign("the message does not hold any more"));
+            return Err(Refusal::foreign("the message has expired"));
         }
         match kind {
             Kind::Request => Ok(Logout::Request {

@@ -113,15 +113,15 @@ struct Login {
     ending: Option<String>,
 }
 
-/// Cookies for the answer to this request.
+/// Cookies for the response to this request.
 struct Cookies(Vec<String>);
 
-/// Returns the answer to a refused request; the reason is logged.
+/// Returns the response to a refused request; the reason is logged.
 fn refuse(refusal: Refusal) -> Step {
     static COMPLAINT: LogThrottle = LogThrottle::new();
     let Refusal { status, why } = refusal;
     if let Some(left_out) = COMPLAINT.due() {
-        tracing::warn!(left_out, status, why, "saml-auth: a message is refused");
+        tracing::warn!(left_out, status, why, "saml-auth: a message was refused");
     }
     Reply::new(status).text("").because(why).into()
 }
@@ -165,7 +165,7 @@ impl Party {
         Some(own + path)
     }
 
-    /// Reads the message that a browser brings from the provider, and goes on with it.
+    /// Reads the message that a browser brings from the provider, and continues with it.
     fn with_message(
         self: Arc<Self>,
         ctx: &mut Context,
@@ -195,7 +195,7 @@ impl Party {
             },
             _ => {
                 let reply = Reply::new(405).header("Allow", "GET, POST").text("");
-                reply.because("a message comes by GET or POST").into()
+                reply.because("a message must arrive by GET or POST").into()
             }
         }
     }

@@ -64,9 +64,9 @@ pub(super) fn verified<'a, 'd>(
     keys.verify(parts.algorithm, &info, &parts.value)?;
     let text = Canonical { without: Some(signature.id()), inclusive: &parts.prefixes }.of(element)?;
     let digest = digest_of(parts.digest_algorithm, &text);
-    let digest = digest.ok_or("the message is digested with an algorithm that is not taken")?;
+    let digest = digest.ok_or("the digest algorithm is not supported")?;
     if !same_secret(&digest, &parts.digest) {
-        return Err("the signed element has been changed");
+        return Err("the signed element was changed");
     }
     Ok(Some(Signed(element)))
 }
@@ -86,7 +86,7 @@ struct Parts<'a, 'd> {
 }
 
 /// The message for a signature in another form.
-const FORM: &str = "the signature is not in the form that SAML has";
+const FORM: &str = "the signature is not in the form that SAML requires";
 
 impl<'a, 'd> Parts<'a, 'd> {
     fn of(signature: Node<'a, 'd>) -> Result<Parts<'a, 'd>, &'static str> {
@@ -151,7 +151,7 @@ fn named_algorithm<'a>(node: Node<'a, '_>) -> Result<&'a str, &'static str> {
 /// The prefixes of an exclusive canonicalisation.
 fn prefixes<'a>(node: Node<'a, '_>) -> Result<Vec<&'a str>, &'static str> {
     if attribute(node, "Algorithm") != Some(EXCLUSIVE) {
-        return Err("the message is canonicalised in a way that is not taken");
+        return Err("the canonicalization method is not supported");
     }
     let list = match exactly(node)?[..] {
         [] => return Ok(Vec::new()),

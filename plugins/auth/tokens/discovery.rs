@@ -64,10 +64,10 @@ pub(crate) struct Metadata {
 }
 
 /// The result of a look-up of the provider's metadata.
-pub(crate) enum Known {
+pub(crate) enum MetadataLookup {
     /// It does.
     Metadata(Arc<Metadata>),
-    /// The document has to be fetched; then [`Provider::look`] is to be asked for the last time.
+    /// The document has to be fetched; then [`Provider::look`] is to be requested the last time.
     Waits(Pin<Box<dyn Future<Output = ()>>>),
     /// The provider cannot be reached, or has another issuer.
     Away,
@@ -86,7 +86,7 @@ impl Document for Metadata {
     }
 
     async fn fetch(provider: Arc<Provider>) -> Result<Metadata, String> {
-        let address = provider.settings.discovery.as_ref().ok_or("there is no `discovery`")?;
+        let address = provider.settings.discovery.as_ref().ok_or("`discovery` is not set")?;
         let text = provider.web.get(address).await?;
         let read = Metadata::parse(&text, &provider.settings, &provider.sources);
         read.map_err(|fault| format!("{address}: {fault}"))
@@ -95,7 +95,7 @@ impl Document for Metadata {
 
 impl Metadata {
     fn parse(text: &[u8], settings: &ProviderSettings, sources: &Sources) -> Result<Metadata, String> {
-        let document = object_of(text).ok_or("it is no JSON object")?;
+        let document = object_of(text).ok_or("it is not a JSON object")?;
         let issuer = document.get("issuer").and_then(Value::as_str).ok_or("it has no `issuer`")?;
         // A document with another issuer is refused (OpenID Connect Discovery 1.0 §4.3). The slash at the end
         // is removed before the rest of the address is added (§4.1).
@@ -111,11 +111,11 @@ impl Metadata {
             // Some providers list an endpoint that they do not have, with nothing behind it.
             let value = document.get(name).filter(|value| !value.is_null() && *value != "");
             let Some(value) = value else { return Ok(None) };
-            let text = value.as_str().ok_or_else(|| format!("`{name}` is no text"))?;
+            let text = value.as_str().ok_or_else(|| format!("`{name}` is not a string"))?;
             let address = Address::try_from(text.to_owned()).map_err(|fault| format!("{name}: {fault}"))?;
             let is_encrypted = settings.discovery.as_ref().is_some_and(Address::is_encrypted);
             if is_encrypted && !address.is_encrypted() {
-                return Err(format!("{name}: {text} is not encrypted, as the document is"));
+                return Err(format!("{name}: {text} is not https, although the document is"));
             }
             Ok(Some(address))
         };
@@ -171,15 +171,15 @@ impl Provider {
     }
 
     /// Returns its metadata.
-    pub(crate) fn look(self: &Arc<Self>, env: &Env<'_>, is_last: bool) -> Known {
+    pub(crate) fn look(self: &Arc<Self>, env: &Env<'_>, is_last: bool) -> MetadataLookup {
         if self.settings.discovery.is_none() {
-            return Known::Away;
+            return MetadataLookup::Away;
         }
         let read = self.document.read();
         match Fetched::<Metadata>::turn(self, &read, read.value.is_some(), is_last, env) {
-            Turn::Use => read.value.map_or(Known::Away, Known::Metadata),
-            Turn::Wait(fetched) => Known::Waits(fetched),
-            Turn::Refuse => Known::Away,
+            Turn::Use => read.value.map_or(MetadataLookup::Away, MetadataLookup::Metadata),
+            Turn::Wait(fetched) => MetadataLookup::Waits(fetched),
+            Turn::Refuse => MetadataLookup::Away,
         }
     }
 }
@@ -218,13 +218,13 @@ mod tests {
         {
             check(json!({"issuer": other}), "its issuer is");
         }
-        check(json!({"issuer": issuer, "jwks_uri": "http://login.example/"}), "is not encrypted");
+        check(json!({"issuer": issuer, "jwks_uri": "http://login.example/"}), "is not https");
         check(json!({"issuer": issuer, "jwks_uri": "file:///etc/passwd"}), "neither http nor https");
-        check(json!({"issuer": issuer, "token_endpoint": ["https://login.example"]}), "is no text");
+        check(json!({"issuer": issuer, "token_endpoint": ["https://login.example"]}), "is not a string");
         for nothing in [Value::Null, json!("")] {
             check(json!({"issuer": issuer, "userinfo_endpoint": nothing}), "");
         }
-        check(json!([]), "it is no JSON object");
+        check(json!([]), "it is not a JSON object");
     }
 
     /// Documents of providers, as they differ, and tokens of each.

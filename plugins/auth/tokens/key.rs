@@ -66,8 +66,7 @@ impl Key {
                 Ok(Key::public(algorithm, ParsedPublicKey::new(legacy, der).map_err(|_| MISSING)?))
             }
             bits => Err(format!(
-                "{MISSING}: an RSA key has 2048 to 8192 bits, this one {bits}; `allow_short_rsa_key` takes \
-                1024 and more"
+                "{MISSING}: an RSA key needs 2048 to 8192 bits, but this one has {bits}; `allow_short_rsa_key` allows 1024 or more"
             )),
         }
     }
@@ -80,7 +79,7 @@ impl Key {
     /// Whether the key has signed the token, with its algorithm and no other.
     ///
     /// # Errors
-    /// Returns an error, which is a text for the log, if the signature does not hold.
+    /// Returns an error, which is a text for the log, if the signature is invalid.
     pub(crate) fn verify(&self, token: &Token) -> Result<(), &'static str> {
         token.algorithm(&[self.algorithm])?;
         let signature = token.signature.as_deref().ok_or("signature is no base64url")?;
@@ -123,7 +122,7 @@ impl KeyRing {
     /// again.
     ///
     /// # Errors
-    /// Returns an error, which is a text for the log, if the signature does not hold.
+    /// Returns an error, which is a text for the log, if the signature is invalid.
     pub(crate) fn verify(self: &Arc<Self>, token: &Token, env: &Env<'_>) -> Result<(), &'static str> {
         let verdicts = env.local.part(Verdicts::<KeyRing>::default);
         if verdicts.holds(token, self, 0) {

@@ -34,7 +34,7 @@ struct Named {
 }
 
 /// The keys of a set that may have signed a token.
-pub(crate) enum Found<'s> {
+pub(crate) enum MatchingKeys<'s> {
     /// One of these has signed it, or no published key has.
     Keys(Vec<&'s Key>),
     /// None of them. A newer set may have it.
@@ -42,17 +42,17 @@ pub(crate) enum Found<'s> {
 }
 
 impl KeySet {
-    /// Reads a set. Keys that are for something else, that are insecure, or that this gateway cannot use are
-    /// left out, as RFC 7517 §5 asks: encryption keys, symmetric and private ones, RSA keys that are too
-    /// short, unknown types and curves.
+    /// Reads a set. Keys that are for something else, that are insecure, or that this gateway cannot use are omitted,
+    /// as RFC 7517 §5 asks: encryption keys, symmetric and private ones, RSA keys that are too short, unknown types
+    /// and curves.
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if the text is no set, or if it has too many keys.
     pub(crate) fn parse(text: Vec<u8>) -> Result<KeySet, String> {
-        let set = object_of(&text).ok_or("it is no JSON object")?;
+        let set = object_of(&text).ok_or("it is not a JSON object")?;
         let keys = set.get("keys").and_then(Value::as_array).ok_or("it has no list `keys`")?;
         if keys.len() > MOST_KEYS {
-            return Err(format!("it has {} keys, and {MOST_KEYS} is the most", keys.len()));
+            return Err(format!("it has {} keys; the maximum is {MOST_KEYS}", keys.len()));
         }
         let keys = keys.iter().filter_map(Value::as_object).flat_map(named_keys).collect();
         Ok(KeySet { keys, text })
@@ -69,32 +69,36 @@ impl KeySet {
     }
 
     /// The keys that may have signed a token, by its `kid` and an algorithm of `allowed`. OpenID Connect Core §10.1
-    /// asks for names in a set with several keys. Providers without them exist, so a few keys are tried in turn: all
+    /// requests names in a set with several keys. Providers without them exist, so a few keys are tried in turn: all
     /// for a token without a name, those without a name for a token whose name is unknown.
     ///
     /// # Errors
     /// Returns an error, which is a text for the log, if no key may have signed it, with any later set of the
     /// issuer.
-    pub(crate) fn find(&self, token: &Token, allowed: &[Algorithm]) -> Result<Found<'_>, &'static str> {
+    pub(crate) fn find(
+        &self,
+        token: &Token,
+        allowed: &[Algorithm],
+    ) -> Result<MatchingKeys<'_>, &'static str> {
         let algorithm = token.algorithm(allowed)?;
         let fits = |named: &&Named| named.key.algorithm() == algorithm;
         let id = match token.header.get("kid") {
             None => None,
             Some(Value::String(id)) => Some(id.as_str()),
-            Some(_) => return Err("'kid' is no text"),
+            Some(_) => return Err("'kid' is not a string"),
         };
         let keys_of = |known: &dyn Fn(&Named) -> bool| -> Vec<&Key> {
             self.keys.iter().filter(fits).filter(|named| known(named)).map(|named| &named.key).collect()
         };
         let named = id.map_or_else(Vec::new, |id| keys_of(&|named| named.id.as_deref() == Some(id)));
         if !named.is_empty() {
-            return Ok(Found::Keys(named));
+            return Ok(MatchingKeys::Keys(named));
         }
         let keys = keys_of(&|named| id.is_none() || named.id.is_none());
         match keys.len() {
-            0 => Ok(Found::None),
-            1..=MOST_NAMELESS => Ok(Found::Keys(keys)),
-            _ => Err("the token names none of several keys"),
+            0 => Ok(MatchingKeys::None),
+            1..=MOST_NAMELESS => Ok(MatchingKeys::Keys(keys)),
+            _ => Err("the token has no 'kid', but the issuer has several keys"),
         }
     }
 }

@@ -31,10 +31,10 @@ mod verdicts;
 pub(super) use algorithm::Algorithm;
 pub(super) use bearer::after_bearer;
 pub(super) use claims::is_for;
-pub(super) use discovery::{Known, Metadata, Provider, ProviderSettings};
+pub(super) use discovery::{Metadata, MetadataLookup, Provider, ProviderSettings};
 pub(super) use key::{Key, KeyRing, element, short_rsa_bits};
 #[cfg(any(test, feature = "fuzzing"))]
-pub(super) use key_set::{Found, KeySet};
+pub(super) use key_set::{KeySet, MatchingKeys};
 pub(super) use sigma_plugin_kit::web::{
     Address, Proxy, Reply, Web, WebRequest, WebSettings, beside, object_of,
 };

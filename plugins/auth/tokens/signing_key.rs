@@ -41,11 +41,11 @@ impl SigningKey {
     /// Returns an error, which is a sentence, if it holds no private key for this algorithm.
     pub(crate) fn of_pem(pem: &str, algorithm: Algorithm) -> Result<SigningKey, String> {
         let found = section(pem, &LABELS);
-        let (label, der) = found.ok_or("it is no PEM text with a private key that is not encrypted")?;
+        let (label, der) = found.ok_or("it is not a PEM text with a private key that is not encrypted")?;
         let name = algorithm.name();
         // The library takes no shorter ones.
         let size = if algorithm.rsa().is_some() { " of 2048 bits or more" } else { "" };
-        let wrong = |_| format!("it is no private key{size} for {name}");
+        let wrong = |_| format!("it is not a private key{size} for {name}");
         let elliptic = |signing: &'static EcdsaSigningAlgorithm| {
             let pair = match label {
                 "EC PRIVATE KEY" => EcdsaKeyPair::from_private_key_der(signing, &der),
@@ -66,7 +66,7 @@ impl SigningKey {
             Algorithm::Ps256 => rsa(&RSA_PSS_SHA256)?,
             Algorithm::Es256 => elliptic(&ECDSA_P256_SHA256_FIXED_SIGNING)?,
             Algorithm::Es512 => elliptic(&ECDSA_P521_SHA512_FIXED_SIGNING)?,
-            _ => return Err(format!("nothing is signed with {name} here")),
+            _ => return Err(format!("the algorithm {name} cannot sign")),
         };
         Ok(SigningKey { algorithm, material })
     }
@@ -79,7 +79,7 @@ impl SigningKey {
         header["alg"] = json!(self.algorithm.name());
         let encoded = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
         let text = format!("{}.{}", encoded(&header), encoded(claims));
-        let signature = self.sign(text.as_bytes()).ok_or("a token cannot be signed")?;
+        let signature = self.sign(text.as_bytes()).ok_or("cannot sign a token")?;
         Ok(format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature)))
     }
 
@@ -128,14 +128,14 @@ mod tests {
             let told = SigningKey::of_pem(pem, Algorithm::of(name).unwrap()).err().unwrap_or_default();
             assert_eq!(told, expected, "{name}");
         };
-        check("RS256", P256, "it is no private key of 2048 bits or more for RS256");
-        check("ES256", RSA, "it is no private key for ES256");
-        check("ES256", P521, "it is no private key for ES256");
-        check("ES512", P256, "it is no private key for ES512");
-        check("RS256", RSA_PUBLIC, "it is no PEM text with a private key that is not encrypted");
-        check("RS256", "", "it is no PEM text with a private key that is not encrypted");
-        check("EdDSA", P256, "nothing is signed with EdDSA here");
-        check("RS256", SHORT, "it is no private key of 2048 bits or more for RS256");
+        check("RS256", P256, "it is not a private key of 2048 bits or more for RS256");
+        check("ES256", RSA, "it is not a private key for ES256");
+        check("ES256", P521, "it is not a private key for ES256");
+        check("ES512", P256, "it is not a private key for ES512");
+        check("RS256", RSA_PUBLIC, "it is not a PEM text with a private key that is not encrypted");
+        check("RS256", "", "it is not a PEM text with a private key that is not encrypted");
+        check("EdDSA", P256, "the algorithm EdDSA cannot sign");
+        check("RS256", SHORT, "it is not a private key of 2048 bits or more for RS256");
     }
 
     const SHORT: &str = "-----BEGIN RSA PRIVATE KEY-----

@@ -9,7 +9,7 @@ use std::time::Duration;
 use sigma_plugin::{Env, Node};
 
 use super::algorithm::Algorithm;
-use super::key_set::{Found, KeySet};
+use super::key_set::{KeySet, MatchingKeys};
 use super::token::Token;
 use super::verdicts::Verdicts;
 use sigma_plugin_kit::fetched::{Document, Fetched, Turn, uptime_ms};
@@ -65,7 +65,7 @@ pub(crate) struct KeySource {
 pub(crate) enum Lookup {
     /// The issuer has signed it.
     Verified,
-    /// The issuer's keys have to be fetched; then [`KeySource::verify`] is to be asked for the last time.
+    /// The issuer's keys have to be fetched; then [`KeySource::verify`] is to be requested the last time.
     Waits(Pin<Box<dyn Future<Output = ()>>>),
     /// It is refused; the text is for the log.
     Refused(&'static str),
@@ -90,7 +90,7 @@ impl Document for KeySet {
         let text = source.web.get(address).await?;
         let keys = KeySet::parse(text).map_err(|fault| format!("{address}: {fault}"))?;
         if keys.is_empty() {
-            tracing::warn!(%address, "the issuer has no key that can be used");
+            tracing::warn!(%address, "the issuer has no usable key");
         }
         Ok(keys)
     }
@@ -144,14 +144,14 @@ impl KeySource {
             Err(reason) => return Lookup::Refused(reason),
         };
         let known = match found {
-            Found::Keys(known) => Some(known),
-            Found::None => None,
+            MatchingKeys::Keys(known) => Some(known),
+            MatchingKeys::None => None,
         };
         match Fetched::<KeySet>::turn(self, &read, known.is_some(), is_last, env) {
             Turn::Use => {}
             Turn::Wait(fetched) => return Lookup::Waits(fetched),
             Turn::Refuse if read.value.is_none() || known.is_some() => {
-                return Lookup::Unavailable("the keys of the issuer are not to be had");
+                return Lookup::Unavailable("the keys of the issuer are unavailable");
             }
             Turn::Refuse => return Lookup::Refused("the issuer has no such key"),
         }

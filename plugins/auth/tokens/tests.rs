@@ -10,7 +10,7 @@ use sigma_plugin::{Consumers, Env, Local};
 use sigma_testkit::Origin;
 
 use super::algorithm::Algorithm;
-use super::key_set::{Found, KeySet};
+use super::key_set::{KeySet, MatchingKeys};
 use super::signing::{Signer, hs256, set_of};
 use super::source::{Ages, KeySource, Lookup, SourceSettings};
 use super::token::Token;
@@ -25,9 +25,9 @@ fn verdict(set: &str, token: &str, allowed: &[Algorithm]) -> &'static str {
     let token = Token::parse(token.as_bytes().to_vec()).unwrap();
     match set.find(&token, allowed) {
         Err(reason) => reason,
-        Ok(Found::None) => "no key",
-        Ok(Found::Keys(keys)) if keys.iter().any(|key| key.verify(&token).is_ok()) => "good",
-        Ok(Found::Keys(_)) => "signature mismatch",
+        Ok(MatchingKeys::None) => "no key",
+        Ok(MatchingKeys::Keys(keys)) if keys.iter().any(|key| key.verify(&token).is_ok()) => "good",
+        Ok(MatchingKeys::Keys(_)) => "signature mismatch",
     }
 }
 
@@ -124,7 +124,7 @@ fn a_token_does_not_choose_who_verifies_it() {
         check(json!({"alg": "ES256", "kid": kid}), "no key");
     }
     for kid in [json!(1), json!(["k"]), json!({"k": 1}), json!(null)] {
-        check(json!({"alg": "ES256", "kid": kid}), "'kid' is no text");
+        check(json!({"alg": "ES256", "kid": kid}), "'kid' is not a string");
     }
 }
 
@@ -137,7 +137,10 @@ fn without_names_a_few_keys_are_tried() {
     assert_eq!(verdict(&set_of(&[&other.jwk, &one.jwk]), &nameless, &ALL), "good");
     assert_eq!(verdict(&set_of(&[&other.jwk, &other.jwk]), &nameless, &ALL), "signature mismatch");
     let many = [&one.jwk, &other.jwk, &other.jwk, &other.jwk, &other.jwk];
-    assert_eq!(verdict(&set_of(&many), &nameless, &ALL), "the token names none of several keys");
+    assert_eq!(
+        verdict(&set_of(&many), &nameless, &ALL),
+        "the token has no 'kid', but the issuer has several keys"
+    );
     // Keys without a name may have a name that the set does not have.
     let unnamed = |signer: &Signer| {
         let mut jwk = signer.jwk.clone();
@@ -160,12 +163,12 @@ fn invalid_sets_are_refused() {
     let signer = Signer::new("k", "ES256");
     let many = vec![&signer.jwk; 101];
     for (text, fault) in [
-        ("".to_owned(), "it is no JSON object"),
-        ("[]".to_owned(), "it is no JSON object"),
-        (r#"{"keys":[],"keys":[]}"#.to_owned(), "it is no JSON object"),
+        ("".to_owned(), "it is not a JSON object"),
+        ("[]".to_owned(), "it is not a JSON object"),
+        (r#"{"keys":[],"keys":[]}"#.to_owned(), "it is not a JSON object"),
         ("{}".to_owned(), "it has no list `keys`"),
         (r#"{"keys":{}}"#.to_owned(), "it has no list `keys`"),
-        (set_of(&many), "it has 101 keys, and 100 is the most"),
+        (set_of(&many), "it has 101 keys; the maximum is 100"),
     ] {
         assert_eq!(KeySet::parse(text.into_bytes()).err().as_deref(), Some(fault));
     }
@@ -231,7 +234,7 @@ fn settings(port: u16, max_age: Duration, cooldown: Duration) -> SourceSettings 
 
 const HOUR: Duration = Duration::from_secs(3600);
 const NO_KEY: &str = "the issuer has no such key";
-const AWAY: &str = "the keys of the issuer are not to be had";
+const AWAY: &str = "the keys of the issuer are unavailable";
 
 #[test]
 fn keys_are_fetched_once_and_rotate() {
@@ -379,8 +382,8 @@ fn an_issuer_is_reached_through_proxies() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let get = |url: &str| runtime.block_on(web.get(&Address::try_from(url.to_owned()).unwrap()));
     assert_eq!(get("http://login.test/keys"), Ok(b"{}".to_vec()));
-    assert!(get("https://login.test/keys").is_err(), "the proxy is no provider");
-    assert!(get("http://direct.test:1/").is_err(), "the name has no address");
+    assert!(get("https://login.test/keys").is_err(), "the proxy is not a provider");
+    assert!(get("http://direct.test:1/").is_err(), "the host name has no address");
     let asked = asked.lock().unwrap();
     let shown = || Some("Basic c2VjcmV0".to_owned());
     let expected =

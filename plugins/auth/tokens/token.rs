@@ -109,7 +109,7 @@ impl Token {
             None => Ok(()),
             Some(Some(iat)) if iat <= now + slack_s => Ok(()),
             Some(Some(_)) => Err("'iat' claim is in the future"),
-            Some(None) => Err("'iat' claim is no number"),
+            Some(None) => Err("'iat' claim is not a number"),
         }
     }
 
@@ -117,7 +117,7 @@ impl Token {
         match self.claims.get("exp").map(Value::as_f64) {
             None if required => Err("'exp' claim is missing"),
             None => Ok(()),
-            Some(None) => Err("'exp' claim is no number"),
+            Some(None) => Err("'exp' claim is not a number"),
             Some(Some(exp)) if exp > second => Ok(()),
             Some(Some(_)) => Err("'exp' claim expired"),
         }
@@ -127,7 +127,7 @@ impl Token {
         match self.claims.get("nbf").map(Value::as_f64) {
             None if required => Err("'nbf' claim is missing"),
             None => Ok(()),
-            Some(None) => Err("'nbf' claim is no number"),
+            Some(None) => Err("'nbf' claim is not a number"),
             Some(Some(nbf)) if nbf < second => Ok(()),
             Some(Some(_)) => Err("'nbf' claim is not reached yet"),
         }

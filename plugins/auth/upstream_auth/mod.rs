@@ -22,9 +22,9 @@ use sigma_schema::described::schema_of;
 
 use self::lifetime::Lifetime;
 use self::signature::{MessageSignature, RequestSigner};
-use self::source::{Denied, Found, Granted, Settings, Token, TokenServer, TokenSource, is_token};
+use self::source::{Denied, Granted, Settings, Token, TokenLookup, TokenServer, TokenSource, is_token};
 use super::tokens::{after_bearer, beside};
-use sigma_plugin_kit::decisions::{Asking, Bound, Decisions, Known};
+use sigma_plugin_kit::decisions::{Asking, Bound, DecisionState, Decisions};
 use sigma_plugin_kit::fields::{frames, is_name};
 use sigma_plugin_kit::service::cleartext;
 use sigma_plugin_kit::sigv4::{self, Account, Paths, Request, UNSIGNED_PAYLOAD};
@@ -130,7 +130,7 @@ impl TryFrom<String> for FieldName {
         match (is_name(&name), frames(&name) || HeaderId::of(name.as_bytes()) == HeaderId::Host) {
             (true, false) => Ok(FieldName(name)),
             (true, true) => Err(format!("the gateway itself sets `{name}`")),
-            (false, _) => Err(format!("`{name}` is no name of a header field")),
+            (false, _) => Err(format!("`{name}` is not the name of a header field")),
         }
     }
 }
@@ -227,13 +227,12 @@ fn warnings(conf: &Value) -> Vec<Problem> {
     let mut found = Vec::new();
     for way in ["client_credentials", "token_exchange"] {
         let field = |name: &str| conf.get(way).and_then(|way| way.get(name));
-        let message = "the client's secret and tokens are sent in cleartext";
+        let message = "the client secret and tokens are sent in cleartext";
         let clear = conf.get(way).and_then(|way| cleartext(way, "token_endpoint", message));
         found.extend(clear.map(|problem| problem.within(way)));
         if field("ssl_verify") == Some(&Value::Bool(false)) {
-            let message =
-                "another server can answer instead of the token server, and receives the client's secret";
-            found.push(Problem::new(format!("{way}.ssl_verify"), "unverified", message).hint("leave it out"));
+            let message = "another server can impersonate the token server and get the client's secret";
+            found.push(Problem::new(format!("{way}.ssl_verify"), "unverified", message).hint("remove it"));
         }
     }
     found
@@ -267,7 +266,7 @@ struct Exchange {
     bound: Bound,
 }
 
-/// A server's answer to a client's token.
+/// A server's response to a client's token.
 enum Exchanged {
     Token(Token),
     Refused,
@@ -281,7 +280,9 @@ impl Shared {
         let authorization = || FieldName("Authorization".to_owned());
         let way = if let Some(Header { name, value }) = config.header {
             if !value.reveal().bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\t' | 0x80..)) {
-                return Err("header.value: it holds what no field can".to_owned());
+                return Err(
+                    "header.value: it contains a character that a header field cannot carry".to_owned()
+                );
             }
             CredentialMethod::Fixed(name, value)
         } else if let Some(Basic { username, password }) = config.basic {
@@ -311,7 +312,7 @@ impl Shared {
             CredentialMethod::Signed(Box::new(RequestSigner::new(signature)?))
         } else {
             // The check above has found one.
-            return Err("no way to show who asks".to_owned());
+            return Err("no credential is configured".to_owned());
         };
         Ok(Shared { way, status_on_error: config.status_on_error })
     }
@@ -328,12 +329,12 @@ impl Shared {
     fn own(self: &Arc<Self>, ctx: &mut Context, env: &Env<'_>, is_last: bool) -> Step {
         let CredentialMethod::Own(header, source) = &self.way else { return self.fail() };
         match source.token(env, is_last) {
-            Found::Token(token) => bear(ctx, header, &token),
-            Found::Waits(fetch) => {
+            TokenLookup::Token(token) => bear(ctx, header, &token),
+            TokenLookup::Waits(fetch) => {
                 let shared = Arc::clone(self);
                 Step::wait(fetch, move |(), ctx, env| shared.own(ctx, env, true))
             }
-            Found::None => self.fail(),
+            TokenLookup::None => self.fail(),
         }
     }
 
@@ -350,12 +351,12 @@ impl Shared {
         let key = exchange.server.key(&[subject.as_bytes(), types[0].as_bytes(), types[1].as_bytes()]);
         let (shared, exchange) = (Arc::clone(self), Arc::clone(exchange));
         match decisions.look(key, env.now_ms) {
-            Known::Decided(exchanged) => shared.settle(&exchange, &exchanged, ctx),
-            Known::Asked(pending) => Step::wait(pending.wait(), move |exchanged, ctx, _| {
+            DecisionState::Decided(exchanged) => shared.settle(&exchange, &exchanged, ctx),
+            DecisionState::Asked(pending) => Step::wait(pending.wait(), move |exchanged, ctx, _| {
                 let exchanged = exchanged.as_deref().unwrap_or(&Exchanged::Failed);
                 shared.settle(&exchange, exchanged, ctx)
             }),
-            Known::Nothing(asking) => {
+            DecisionState::Nothing(asking) => {
                 let asked = Arc::clone(&exchange);
                 let granted = beside(env.node, async move { asked.ask(&subject).await });
                 Step::wait(granted, move |granted, ctx, env| {
@@ -463,8 +464,7 @@ impl Exchange {
         self.server.grant(&fields).await
     }
 
-    /// Returns the result of a server's answer, for all requests that wait for it. Only a token is
-    /// remembered.
+    /// Returns the result of a server's response, for all requests that wait for it. Only a token is remembered.
     fn remember(
         &self,
         granted: Option<Result<Granted, Denied>>,
@@ -489,7 +489,7 @@ impl Exchange {
 }
 
 impl Plugin for UpstreamAuth {
-    /// A node that gets a token made of the client's answers its owner, and a cache has to know before.
+    /// A node that gets a token made of the client's responses its owner, and a cache has to know before.
     fn access(&self, ctx: &mut Context, _: &Env<'_>) -> Step {
         let from = match &self.0.way {
             CredentialMethod::Exchanged(exchange) => &exchange.from,

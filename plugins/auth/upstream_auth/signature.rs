@@ -28,7 +28,7 @@ pub(super) struct MessageSignature {
     private_key: Option<Confidential>,
     /// The algorithm of the private key.
     algorithm: Option<PairAlgorithm>,
-    /// Signed components, as in `hmac-auth`. Fields that a request does not have are left out.
+    /// Signed components, as in `hmac-auth`. Fields that a request does not have are omitted.
     #[schemars(length(min = 1, max = 64), extend("default" = ["@method", "@authority", "@path", "@query"]))]
     components: Vec<Component>,
     /// The label of the signature.
@@ -116,7 +116,7 @@ impl RequestSigner {
         }
         let list = InnerList { items, params: self.params(env)? };
         let base = signature_base(&subject, &list)?;
-        let signature = self.signer.sign(&base).ok_or("the system has no random bytes")?;
+        let signature = self.signer.sign(&base).ok_or("cannot get random bytes")?;
         let signature = Item { value: Bare::Bytes(signature), params: Vec::new() };
         let field = |member| Dictionary(vec![(settings.label.clone(), member)]).write();
         let (input, signature) = (field(Member::List(list)), field(Member::Item(signature)));
@@ -127,9 +127,9 @@ impl RequestSigner {
 
     fn params(&self, env: &Env<'_>) -> Result<Vec<(String, Bare)>, &'static str> {
         let settings = &self.settings;
-        let now = i64::try_from(env.unix_time().as_secs()).map_err(|_| "the clock is wrong")?;
+        let now = i64::try_from(env.unix_time().as_secs()).map_err(|_| "the system clock is wrong")?;
         let mut nonce = [0; NONCE_BYTES];
-        env.machine.fill_random(&mut nonce).map_err(|_| "the system has no random bytes")?;
+        env.machine.fill_random(&mut nonce).map_err(|_| "cannot get random bytes")?;
         let text = |text: &str| Bare::Text(text.to_owned());
         let mut params = vec![("created", Bare::Integer(now))];
         params.extend(settings.expires.map(|seconds| ("expires", Bare::Integer(now + i64::from(seconds)))));

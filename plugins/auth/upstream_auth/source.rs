@@ -127,7 +127,7 @@ impl TokenServer {
         key(own.chain(more.iter().copied()))
     }
 
-    /// Asks for a token with these fields besides those that say who asks and what for.
+    /// Requests a token with these fields besides those that say who asks and what for.
     pub(super) async fn grant(&self, fields: &[(&str, &str)]) -> Result<Granted, Denied> {
         let Settings { client_id, client_secret, scope, audience, resource, .. } = &self.settings;
         let mut pairs = fields.to_vec();
@@ -157,7 +157,7 @@ impl TokenServer {
     fn read(&self, reply: &Reply) -> Result<Granted, Denied> {
         let address = &self.settings.token_endpoint;
         let wrong = |reason: &str| Err(Denied::Server(format!("{address}: {reason}")));
-        let Some(answer) = object_of(&reply.body) else { return wrong("the answer is no JSON object") };
+        let Some(answer) = object_of(&reply.body) else { return wrong("the response is not a JSON object") };
         if reply.status != 200 {
             // Only names of the RFC, so that no text of a server appears in a log.
             let known = [
@@ -168,7 +168,7 @@ impl TokenServer {
                 "invalid_scope",
             ];
             let code = answer.get("error").and_then(Value::as_str);
-            let code = known.into_iter().find(|known| code == Some(*known)).unwrap_or("no known error");
+            let code = known.into_iter().find(|known| code == Some(*known)).unwrap_or("an unknown error");
             return match (reply.status, code) {
                 // RFC 8693 §2.2.2 has the second for a subject token that is no good.
                 (400, "invalid_grant" | "invalid_request") => Err(Denied::Subject),
@@ -184,7 +184,7 @@ impl TokenServer {
     fn granted(&self, answer: &Map<String, Value>) -> Result<Granted, &'static str> {
         let token = answer.get("access_token").and_then(Value::as_str).unwrap_or_default();
         if !is_token(token.as_bytes()) {
-            return Err("the answer has no token that a field can hold");
+            return Err("the response has no token that fits into a header field");
         }
         let kind = answer.get("token_type").and_then(Value::as_str);
         if kind.is_some_and(|kind| !kind.eq_ignore_ascii_case("bearer")) {
@@ -193,11 +193,11 @@ impl TokenServer {
         let seconds = match answer.get("expires_in") {
             None | Some(Value::Null) => self.settings.fallback_lifetime as f64,
             // Some servers write it as a text.
-            Some(Value::String(text)) => text.parse().map_err(|_| "`expires_in` is no number")?,
-            Some(number) => number.as_f64().ok_or("`expires_in` is no number")?,
+            Some(Value::String(text)) => text.parse().map_err(|_| "`expires_in` is not a number")?,
+            Some(number) => number.as_f64().ok_or("`expires_in` is not a number")?,
         };
         if !seconds.is_finite() || seconds <= 0.0 {
-            return Err("the token has expired already");
+            return Err("the token has already expired");
         }
         Ok(Granted { token: token.into(), lifetime_ms: (seconds.min(LIFETIME_S) * 1000.0) as u64 })
     }
@@ -214,7 +214,7 @@ pub(super) fn is_token(bytes: &[u8]) -> bool {
 pub(super) struct TokenSource {
     server: TokenServer,
     key: Key,
-    held: watch::Sender<Held>,
+    held: watch::Sender<SourceState>,
     /// Held while a token is fetched, on the control thread.
     fetching: tokio::sync::Mutex<()>,
     /// Whether a fetch runs in parallel with the traffic.
@@ -223,7 +223,7 @@ pub(super) struct TokenSource {
 
 /// The state of a source.
 #[derive(Clone, Default)]
-struct Held {
+struct SourceState {
     token: Option<Token>,
     times: Times,
     /// Grows with each attempt to fetch one.
@@ -236,15 +236,15 @@ struct Sources(Mutex<HashMap<Key, Weak<TokenSource>>>);
 
 /// A worker's copies of sources, so that it reads shared state only after a change.
 #[derive(Default)]
-struct Seen(RefCell<HashMap<Key, Held>>);
+struct SourceCopies(RefCell<HashMap<Key, SourceState>>);
 
 /// Most copies of sources in a worker, before it starts again.
 const MOST_SEEN: usize = 1024;
 
 /// The result for a request.
-pub(super) enum Found {
+pub(super) enum TokenLookup {
     Token(Token),
-    /// A token has to be fetched; then the source is to be asked for the last time.
+    /// A token has to be fetched; then the source is to be requested the last time.
     Waits(std::pin::Pin<Box<dyn Future<Output = ()>>>),
     None,
 }
@@ -273,28 +273,28 @@ impl TokenSource {
     }
 
     /// The token for a request.
-    pub(super) fn token(self: &Arc<Self>, env: &Env<'_>, is_last: bool) -> Found {
+    pub(super) fn token(self: &Arc<Self>, env: &Env<'_>, is_last: bool) -> TokenLookup {
         let now_ms = process_ms();
-        let seen = env.local.part(Seen::default);
-        if let Some(Held { token: Some(token), times, .. }) = seen.0.borrow().get(&self.key)
+        let seen = env.local.part(SourceCopies::default);
+        if let Some(SourceState { token: Some(token), times, .. }) = seen.0.borrow().get(&self.key)
             && times.advise(now_ms) == Advice::Use
         {
-            return Found::Token(Arc::clone(token));
+            return TokenLookup::Token(Arc::clone(token));
         }
         let held = self.held.borrow().clone();
         let advice = held.times.advise(now_ms);
         let found = match (advice, &held.token) {
-            (Advice::Use, Some(token)) => Found::Token(Arc::clone(token)),
+            (Advice::Use, Some(token)) => TokenLookup::Token(Arc::clone(token)),
             (Advice::UseAndFetch, Some(token)) => {
                 self.refresh(env.node, held.attempts);
-                Found::Token(Arc::clone(token))
+                TokenLookup::Token(Arc::clone(token))
             }
             (Advice::Wait, _) if !is_last => {
                 let (source, attempts) = (Arc::clone(self), held.attempts);
                 let fetched = beside(env.node, async move { source.fetch(attempts).await });
-                return Found::Waits(Box::pin(async move { fetched.await.unwrap_or_default() }));
+                return TokenLookup::Waits(Box::pin(async move { fetched.await.unwrap_or_default() }));
             }
-            _ => return Found::None,
+            _ => return TokenLookup::None,
         };
         let mut seen = seen.0.borrow_mut();
         if seen.len() >= MOST_SEEN {
@@ -329,14 +329,14 @@ impl TokenSource {
         let attempts = attempts.wrapping_add(1);
         let after = match granted {
             Ok(Granted { token, lifetime_ms }) => {
-                Held { token: Some(token), times: rule.times(now_ms, lifetime_ms), attempts }
+                SourceState { token: Some(token), times: rule.times(now_ms, lifetime_ms), attempts }
             }
             Err(denied) => {
                 complain(&match denied {
                     Denied::Subject => "the server denies the requested token".to_owned(),
                     Denied::Server(reason) => reason,
                 });
-                Held { times: rule.failed(before.times, now_ms), attempts, ..before }
+                SourceState { times: rule.failed(before.times, now_ms), attempts, ..before }
             }
         };
         self.held.send_replace(after);
@@ -347,7 +347,7 @@ impl TokenSource {
 pub(super) fn complain(reason: &str) {
     static COMPLAINT: LogThrottle = LogThrottle::new();
     if let Some(left_out) = COMPLAINT.due() {
-        tracing::error!(reason, left_out, "upstream-auth: a server gives no token");
+        tracing::error!(reason, left_out, "upstream-auth: cannot get a token");
     }
 }
 
@@ -385,7 +385,8 @@ mod tests {
         check(200, r#"{"access_token":"a","token_type":"bearer","expires_in":"300"}"#, Ok(("a", 300_000)));
         check(200, r#"{"access_token":"a"}"#, Ok(("a", 60_000)));
         check(200, r#"{"access_token":"a","expires_in":1e99}"#, Ok(("a", 86_400_000)));
-        const NO_TOKEN: Result<(&str, u64), &str> = Err("the answer has no token that a field can hold");
+        const NO_TOKEN: Result<(&str, u64), &str> =
+            Err("the response has no token that fits into a header field");
         for body in [
             r#"{}"#,
             r#"{"access_token":""}"#,
@@ -400,15 +401,15 @@ mod tests {
         check(200, r#"{"access_token":"a","token_type":"mac"}"#, Err("`token_type` is not `Bearer`"));
         for expires in ["0", "-1", "\"-5\""] {
             let body = format!(r#"{{"access_token":"a","expires_in":{expires}}}"#);
-            check(200, &body, Err("the token has expired already"));
+            check(200, &body, Err("the token has already expired"));
         }
-        check(200, r#"{"access_token":"a","expires_in":"NaN"}"#, Err("the token has expired already"));
-        check(200, r#"{"access_token":"a","expires_in":true}"#, Err("`expires_in` is no number"));
-        check(200, r#"{"access_token":"a","access_token":"b"}"#, Err("the answer is no JSON object"));
-        check(200, "<html>", Err("the answer is no JSON object"));
-        check(302, r#"{"access_token":"a"}"#, Err("status 302, no known error"));
+        check(200, r#"{"access_token":"a","expires_in":"NaN"}"#, Err("the token has already expired"));
+        check(200, r#"{"access_token":"a","expires_in":true}"#, Err("`expires_in` is not a number"));
+        check(200, r#"{"access_token":"a","access_token":"b"}"#, Err("the response is not a JSON object"));
+        check(200, "<html>", Err("the response is not a JSON object"));
+        check(302, r#"{"access_token":"a"}"#, Err("status 302, an unknown error"));
         check(400, r#"{"error":"invalid_grant"}"#, Err("subject"));
         check(401, r#"{"error":"invalid_client"}"#, Err("status 401, invalid_client"));
-        check(400, r#"{"error":"secret\nline"}"#, Err("status 400, no known error"));
+        check(400, r#"{"error":"secret\nline"}"#, Err("status 400, an unknown error"));
     }
 }

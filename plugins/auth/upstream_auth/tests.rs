@@ -7,7 +7,7 @@ use crate::testing::{Case, entry, field, refusal, summary, warned};
 
 const NAME: &str = "upstream-auth";
 
-/// Returns the node's fields of these names, or the answer.
+/// Returns the node's fields of these names, or the response.
 fn shown(conf: &Value, request: &str, names: &[&str]) -> String {
     let entry = entry(NAME, conf.clone()).unwrap();
     let mut case = Case::new(&format!("GET /a?b HTTP/1.1\nHost: h\n{request}"));
@@ -186,7 +186,7 @@ fn configurations() {
     check(json!({}), ONE);
     check(json!({"token_relay": {}, "basic": {"username": "a", "password": "b"}}), ONE);
     check(json!({"token_relay": {}}), "");
-    check(json!({"token_relay": {"from": "a b"}}), "`a b` is no name of a header field");
+    check(json!({"token_relay": {"from": "a b"}}), "`a b` is not the name of a header field");
     check(
         json!({"header": {"name": "Content-Length", "value": "1"}}),
         "the gateway itself sets `Content-Length`",
@@ -219,9 +219,11 @@ fn configurations() {
     check(signature(json!({"secret_key": "a"})), "");
     let no_key = signature(json!({"private_key": "PEM", "algorithm": "ed25519"}));
     let built = entry(NAME, no_key).err().unwrap_or_default();
-    assert!(built.contains("it is no PEM text with a private key"), "{built}");
+    assert!(built.contains("it is not a PEM text with a private key"), "{built}");
     let torn = entry(NAME, json!({"header": {"name": "X-Key", "value": "a\r\nX: y"}}));
-    assert!(torn.err().unwrap_or_default().contains("it holds what no field can"));
+    assert!(
+        torn.err().unwrap_or_default().contains("it contains a character that a header field cannot carry")
+    );
     let told = |conf: Value| warned(NAME, sigma_schema::plugins::PluginScope::Http, &conf);
     assert!(told(server(json!({}))).is_empty());
     let places = ["client_credentials.token_endpoint", "client_credentials.ssl_verify"];

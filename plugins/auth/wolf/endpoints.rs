@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Map, Value, json};
 use sigma_http::HeaderId;
-use sigma_plugin::outbound::{Answer, CallError};
+use sigma_plugin::outbound::{CallError, ServiceResponse};
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::{Context, Env, Reply, Step};
 
@@ -14,7 +14,7 @@ use super::token::Token;
 use super::{NAME, Owner};
 use sigma_plugin_kit::log_throttle::LogThrottle;
 
-/// Milliseconds for wolf's answer.
+/// Milliseconds for wolf's response.
 const TIMEOUT_MS: u64 = 5000;
 
 /// Most bytes of a body; names and passwords have a few dozen.
@@ -63,7 +63,7 @@ pub(super) fn user_info(ctx: &mut Context, env: &Env<'_>) -> Step {
     ask(&owner, question, ctx, env, |given: Option<UserInfo>| Some(json!({ "user_info": given?.user })))
 }
 
-/// Wolf's answer to a login.
+/// Wolf's response to a login.
 #[derive(Deserialize)]
 struct Login {
     token: String,
@@ -129,7 +129,7 @@ fn wolf_request<'q>(
     WolfRequest { target: target.to_owned(), token, body, timeout_ms: TIMEOUT_MS }
 }
 
-/// Sends a request to wolf, and answers with its converted reply.
+/// Sends a request to wolf, and responds with its converted reply.
 fn ask<D: DeserializeOwned>(
     owner: &Owner,
     question: WolfRequest<'_>,
@@ -147,7 +147,7 @@ fn ask<D: DeserializeOwned>(
             Err(error) => {
                 static COMPLAINT: LogThrottle = LogThrottle::new();
                 if let Some(left_out) = COMPLAINT.due() {
-                    tracing::error!(left_out, error, "wolf-rbac: wolf gave no answer to a client");
+                    tracing::error!(left_out, error, "wolf-rbac: wolf did not respond to a call");
                 }
                 return failed(500);
             }
@@ -157,10 +157,12 @@ fn ask<D: DeserializeOwned>(
 }
 
 /// What wolf gives; None if it refuses.
-fn read<D: DeserializeOwned>(answer: Result<Answer, CallError>) -> Result<Option<Option<D>>, String> {
+fn read<D: DeserializeOwned>(
+    answer: Result<ServiceResponse, CallError>,
+) -> Result<Option<Option<D>>, String> {
     match answer.map_err(|error| error.to_string())? {
-        Answer { status: 200, body, .. } => {
-            let unread = || "its answer cannot be read".to_owned();
+        ServiceResponse { status: 200, body, .. } => {
+            let unread = || "its response is malformed".to_owned();
             // In a refusal the data may have any form.
             let said: WolfResponse<IgnoredAny> = answers::read(&body).ok_or_else(unread)?;
             if !said.is_granted() {
@@ -169,6 +171,6 @@ fn read<D: DeserializeOwned>(answer: Result<Answer, CallError>) -> Result<Option
             let said: WolfResponse<D> = answers::read(&body).ok_or_else(unread)?;
             Ok(Some(said.data))
         }
-        Answer { status, .. } => Err(format!("it answered {status}")),
+        ServiceResponse { status, .. } => Err(format!("it answered {status}")),
     }
 }

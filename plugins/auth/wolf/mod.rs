@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use sigma_http::Method;
 use sigma_plugin::credentials::Credential;
 use sigma_plugin::descriptor::{Endpoint, InlineUpstream};
-use sigma_plugin::outbound::{Answer, CallError, Service};
+use sigma_plugin::outbound::{CallError, Service, ServiceResponse};
 use sigma_plugin::{
     Auth, Configuration, Context, Descriptor, Env, Identity, OwnedField, Phase, PhaseSet, Plugin, Reply,
     ResponseStep, Slot, Step,
@@ -114,7 +114,7 @@ const SERVER: &str = "server";
 /// Time limit of a permission query, in milliseconds.
 const CHECK_MS: u64 = 10_000;
 
-/// How often wolf is asked at most as long as it answers that it has failed, and the pause between.
+/// How often wolf is queried at most as long as it answers that it has failed, and the pause between.
 const TRIES: u32 = 3;
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
 
@@ -151,13 +151,13 @@ struct WolfRbac {
 impl Configuration for WolfRbac {
     fn check(&self) -> Result<(), String> {
         if self.appid.is_empty() || self.appid.contains('#') {
-            return Err(format!("no token can have the appid `{}`: it is empty or holds `#`", self.appid));
+            return Err(format!("the appid `{}` is invalid: it is empty or contains `#`", self.appid));
         }
         if self.server.target.contains('?') {
             return Err("`server` has a query: write the URL without it".to_owned());
         }
         if !self.user_fields().iter().all(|name| is_name(name)) {
-            return Err(format!("no header field can begin with `{}`", self.header_prefix));
+            return Err(format!("`{}` is not a valid prefix of header fields", self.header_prefix));
         }
         Ok(())
     }
@@ -174,8 +174,9 @@ fn warnings(scope: PluginScope, conf: &Value) -> Vec<Problem> {
     if scope == PluginScope::Http {
         let own = ["appid", "server", "header_prefix", "ssl_verify"];
         let told = |field: &&str| {
-            let message = format!("`{field}` has no effect on a route: the value of the consumer is used");
-            Problem::new(*field, "no_effect", message).hint("write it at the consumer")
+            let message =
+                format!("`{field}` has no effect on a route: the plugin uses the value of the consumer");
+            Problem::new(*field, "no_effect", message).hint("set it in the consumer")
         };
         return own.iter().filter(|field| conf.get(**field).is_some()).map(told).collect();
     }
@@ -185,7 +186,7 @@ fn warnings(scope: PluginScope, conf: &Value) -> Vec<Problem> {
         return cleartext(conf, SERVER, "tokens and passwords go to wolf in cleartext").into_iter().collect();
     }
     if conf.get("ssl_verify") != Some(&Value::Bool(true)) {
-        let message = "another server can answer instead of wolf";
+        let message = "another server can impersonate wolf";
         return vec![Problem::new("ssl_verify", "unverified", message).hint("write `ssl_verify: true`")];
     }
     Vec::new()
@@ -257,8 +258,8 @@ impl AccessCheck {
         })
     }
 
-    /// Returns the step for the answer.
-    fn settle(self, answer: Result<Answer, CallError>, ctx: &mut Context, _: &Env<'_>) -> Step {
+    /// Returns the step for the response.
+    fn settle(self, answer: Result<ServiceResponse, CallError>, ctx: &mut Context, _: &Env<'_>) -> Step {
         let names = self.owner.config().user_fields();
         // Their prefix is the consumer's.
         names.iter().for_each(|name| ctx.claim(OwnedField::sole(&**name)));
@@ -267,12 +268,12 @@ impl AccessCheck {
             Err(error) => {
                 static COMPLAINT: LogThrottle = LogThrottle::new();
                 if let Some(left_out) = COMPLAINT.due() {
-                    tracing::error!(left_out, error, "wolf-rbac: wolf gave no answer");
+                    tracing::error!(left_out, error, "wolf-rbac: wolf did not respond");
                 }
                 return refuse(
                     500,
                     &format!("request to wolf-server failed, {error}"),
-                    "wolf gave no answer",
+                    "wolf did not respond",
                 );
             }
         };

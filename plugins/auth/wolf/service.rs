@@ -1,10 +1,10 @@
-//! Requests to wolf, and its answers.
+//! Requests to wolf, and its responses.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use sigma_http::Method;
 use sigma_plugin::Context;
-use sigma_plugin::outbound::{Answer, Call};
+use sigma_plugin::outbound::{Call, ServiceResponse};
 
 use super::super::answers;
 use super::super::form::escaped;
@@ -38,7 +38,7 @@ impl WolfRequest<'_> {
     }
 }
 
-/// Wolf's JSON answer, with `D` for the requested data.
+/// Wolf's JSON response, with `D` for the requested data.
 #[derive(Deserialize)]
 pub(super) struct WolfResponse<D> {
     ok: Option<bool>,
@@ -111,12 +111,12 @@ pub(super) struct Verdict {
 }
 
 impl Verdict {
-    /// Parses an answer.
+    /// Parses a response.
     ///
     /// # Errors
     /// Returns an error, which the client sees, if it has no decision.
-    pub(super) fn of(answer: Answer) -> Result<Verdict, String> {
-        let Answer { status, body, .. } = answer;
+    pub(super) fn of(answer: ServiceResponse) -> Result<Verdict, String> {
+        let ServiceResponse { status, body, .. } = answer;
         if status >= 500 || (status != 200 && status < 400) {
             return Err(format!("status:{status}"));
         }

@@ -1,4 +1,4 @@
-//! Tests of wolf-rbac: valid configurations, and results of wolf's answers.
+//! Tests of wolf-rbac: valid configurations, and results of wolf's responses.
 
 use serde_json::json;
 use sigma_http::Headers;
@@ -18,11 +18,11 @@ fn configurations() {
         json!({"appid": "shop", "server": "https://wolf/base/", "header_prefix": "", "ssl_verify": true}),
         "",
     );
-    check(json!({"appid": "a#b"}), "no token can have the appid `a#b`: it is empty or holds `#`");
-    check(json!({"appid": ""}), "no token can have the appid ``");
+    check(json!({"appid": "a#b"}), "the appid `a#b` is invalid: it is empty or contains `#`");
+    check(json!({"appid": ""}), "the appid `` is invalid");
     check(json!({"server": "wolf"}), "`wolf` has no scheme");
     check(json!({"server": "http://wolf/?a=1"}), "`server` has a query: write the URL without it");
-    check(json!({"header_prefix": "a b"}), "no header field can begin with `a b`");
+    check(json!({"header_prefix": "a b"}), "`a b` is not a valid prefix of header fields");
     check(json!({"ssl_verify": "no"}), "wrong type: expected boolean, got string");
 }
 
@@ -88,7 +88,12 @@ fn requests_without_a_token_are_not_sent_to_wolf() {
 #[test]
 fn only_a_clear_yes_lets_a_request_pass() {
     let check = |status: u16, body: &str, expected: &str| {
-        let answer = Answer { status, headers: Headers::default(), body: body.into(), ..Answer::default() };
+        let answer = ServiceResponse {
+            status,
+            headers: Headers::default(),
+            body: body.into(),
+            ..ServiceResponse::default()
+        };
         let told = match Verdict::of(answer) {
             Err(error) => error,
             Ok(verdict) => match verdict.refusal() {

@@ -1,8 +1,8 @@
 //! `error-log-logger`: lines of the gateway's own error log, in batches to a server that collects them.
 //!
-//! The thread of the log shows each line to a [`Courier`], which never waits. All sending runs on a thread of
-//! its own, and that thread's own lines are not shipped: a server that refuses lines would otherwise cause
-//! further ones, without end.
+//! The thread of the log shows each line to a [`Courier`], which never waits. All sending runs on its own thread, and
+//! that thread's own lines are not shipped: a server that refuses lines would otherwise cause further ones, without
+//! end.
 
 mod target;
 #[cfg(test)]
@@ -137,8 +137,8 @@ fn warnings(scope: PluginScope, conf: &Value) -> Vec<Problem> {
     if scope == PluginScope::Metadata {
         return target::warnings(conf);
     }
-    let message = "it has no effect here: it ships for the whole process what its metadata say";
-    vec![Problem::new("", "without_effect", message).hint("write its plugin metadata, and remove it here")]
+    let message = "it has no effect here: the plugin works for the whole process, configured by its metadata";
+    vec![Problem::new("", "without_effect", message).hint("set its plugin metadata, and remove it here")]
 }
 
 /// The plan of shipping in its metadata.
@@ -175,7 +175,7 @@ impl Resident for Shipping {
         let beside = match courier.start(node) {
             Ok(beside) => beside,
             Err(error) => {
-                return tracing::error!(%error, "{NAME}: no thread can be started, no line is shipped");
+                return tracing::error!(%error, "{NAME}: cannot start its thread; no line is sent");
             }
         };
         let limits = Limits { bytes: WAITING_BYTES, ..Limits::default() };

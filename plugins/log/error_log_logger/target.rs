@@ -138,7 +138,7 @@ pub(super) fn warnings(conf: &Value) -> Vec<Problem> {
     }
     found.extend(within("kafka", kafka::warnings_of(part("kafka"), &["producer_type", "cluster_name"])));
     if conf.get("host").is_some() {
-        let message = "`tcp` has taken its place";
+        let message = "`tcp` replaces it";
         found.push(Problem::new("host", "deprecated", message).hint("write `tcp: { host: …, port: … }`"));
     }
     found
@@ -183,7 +183,7 @@ impl Tcp {
         let server = TcpServer::new(place, security).keeping_for(KEPT, keepalive);
         match self.tls_server_name {
             Some(name) if !is_server_name(&name) => {
-                Err(format!("tcp.tls_server_name: `{name}` is no name that a server has in TLS"))
+                Err(format!("tcp.tls_server_name: `{name}` is not a valid TLS server name"))
             }
             Some(name) => Ok(Target::Tcp(server.named(&name))),
             None => Ok(Target::Tcp(server)),

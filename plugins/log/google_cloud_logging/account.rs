@@ -30,7 +30,7 @@ const RENEWED_BEFORE_S: u64 = 60;
 /// Seconds for which a token is believed to be good at most.
 const TOKEN_S: u64 = 86_400;
 
-/// Bytes of an answer with a token.
+/// Bytes of a response with a token.
 const ANSWER_BYTES: usize = 64 << 10;
 
 /// A service account.
@@ -104,7 +104,7 @@ impl Account {
         let file: Value = serde_json::from_slice(text).map_err(|error| error.to_string())?;
         let member = |name: &str| {
             let text = file.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
-            text.map(str::to_owned).ok_or_else(|| format!("{name}: a text is missing"))
+            text.map(str::to_owned).ok_or_else(|| format!("{name}: a string is missing"))
         };
         let address =
             |name: &str| Address::try_from(member(name)?).map_err(|error| format!("{name}: {error}"));
@@ -132,7 +132,7 @@ impl Account {
         });
         let [header, claims] = [header, claims].map(|part| URL_SAFE_NO_PAD.encode(part.to_string()));
         let text = format!("{header}.{claims}");
-        let signature = self.key.sign(text.as_bytes()).ok_or("the system has no random bytes")?;
+        let signature = self.key.sign(text.as_bytes()).ok_or("cannot get random bytes")?;
         Ok(format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature)))
     }
 }
@@ -194,7 +194,7 @@ impl Tokens {
     }
 }
 
-/// The token of an answer.
+/// The token of a response.
 fn granted(status: u16, body: &[u8], now_s: u64) -> Result<Token, String> {
     let told: Value = serde_json::from_slice(body).unwrap_or_default();
     let text = |name: &str| told.get(name).and_then(Value::as_str);
@@ -206,7 +206,7 @@ fn granted(status: u16, body: &[u8], now_s: u64) -> Result<Token, String> {
         return Err(format!("status {status}, {}", code.unwrap_or("no known error")));
     }
     let token = text("access_token").filter(|token| !token.is_empty());
-    let token = token.ok_or("the answer has no access_token")?;
+    let token = token.ok_or("the response has no access_token")?;
     let kind = text("token_type").filter(|kind| !kind.is_empty()).unwrap_or("Bearer");
     // A token without an end serves this batch alone.
     let seconds = told.get("expires_in").and_then(Value::as_u64).unwrap_or_default();

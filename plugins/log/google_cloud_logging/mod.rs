@@ -207,7 +207,7 @@ impl Service {
 
     async fn account(&self) -> Result<&Account, String> {
         let read = || async {
-            let file = self.file.as_deref().ok_or("there is neither auth_config nor auth_file")?;
+            let file = self.file.as_deref().ok_or("set auth_config or auth_file")?;
             Account::read(file).await
         };
         let account = self.account.get_or_try_init(read).await;

@@ -57,7 +57,10 @@ fn bad_configurations() {
         json!({"auth_file": "f", "auth_config": account}),
         "value should match only one schema, but matches both schemas 1 and 2",
     );
-    check(json!({"auth_config": account}), "auth_config.private_key: it is no PEM text with a private key");
+    check(
+        json!({"auth_config": account}),
+        "auth_config.private_key: it is not a PEM text with a private key",
+    );
     check(json!({"auth_config": {"client_email": "a"}}), "is required");
     let mut scopes = account;
     scopes["scope"] = json!([]);

@@ -234,14 +234,14 @@ pub(super) fn warnings_of(conf: &Value, ignored: &[&str]) -> Vec<Problem> {
         found.push(Problem::new(place, "cleartext", message).hint("add `tls`, or use SCRAM-SHA-256"));
     }
     if !is_clear && conf.pointer("/tls/verify") != Some(&Value::Bool(true)) {
-        let message = "another server can answer instead of the brokers, and receives the entries";
+        let message = "another server can impersonate the brokers and get the entries";
         found.push(Problem::new("tls", "unverified", message).hint("set `tls.verify` to true"));
     }
     for field in ignored.iter().filter(|field| conf.get(**field).is_some()) {
         let message = match *field {
-            "api_version" => "it has no effect: messages are sent as brokers from 0.11 on have them",
-            "producer_type" => "it has no effect: a batch is sent when brokers have it",
-            _ => "it has no effect: each configuration has a producer of its own",
+            "api_version" => "it has no effect: messages always use the format of brokers since 0.11",
+            "producer_type" => "it has no effect: the plugin waits for the acknowledgement of each batch",
+            _ => "it has no effect: each configuration has its own producer",
         };
         found.push(Problem::new(*field, "without_effect", message).hint("leave it out"));
     }

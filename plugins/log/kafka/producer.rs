@@ -7,11 +7,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use sigma_plugin_kit::cleartext::is_remote;
 use sigma_plugin_kit::kafka::cluster::{self, Broker, Cluster, Failure, LONGEST_ANSWER};
 use sigma_plugin_kit::kafka::records;
-use sigma_plugin_kit::kafka::wire::{self, Absent, Answer};
+use sigma_plugin_kit::kafka::wire::{self, Absent, BrokerResponse};
 use sigma_plugin_kit::server::Security;
 
-/// The times before further attempts at a message. A topic that is made by being asked for takes a moment, and
-/// so does another leader.
+/// The times before further attempts at a message. A topic that is made by being requested takes a moment, and so does
+/// another leader.
 const PAUSES_MS: [u64; 4] = [100, 200, 400, 800];
 
 /// The settings of a producer.
@@ -43,7 +43,7 @@ impl Producer {
         if settings.security == Security::Cleartext {
             let remote = settings.brokers.iter().filter(|broker| is_remote(&broker.host.to_string()));
             for Broker { host, port, .. } in remote {
-                tracing::warn!("{}: entries are sent to {host}:{port} in the clear", settings.plugin);
+                tracing::warn!("{}: entries are sent to {host}:{port} in cleartext", settings.plugin);
             }
         }
         let Settings { plugin, brokers, security, topic, key, acks, timeout, refresh } = settings;
@@ -126,7 +126,7 @@ impl Producer {
             return leader.say(&question).await;
         }
         let answer = leader.ask(&question, LONGEST_ANSWER).await?;
-        match Answer::new(&answer)?.outcome()? {
+        match BrokerResponse::new(&answer)?.outcome()? {
             0 => Ok(()),
             code => Err(Failure::of(code)),
         }

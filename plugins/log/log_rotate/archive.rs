@@ -48,7 +48,7 @@ pub(super) fn write(from: &Path, to: &Path, timeout: Duration) -> io::Result<()>
         }
     }
     if length != about.len() {
-        return Err(io::Error::other("it has changed meanwhile"));
+        return Err(io::Error::other("it has changed in the meantime"));
     }
     let rest = (BLOCK - (length % BLOCK as u64) as usize) % BLOCK;
     // Two empty blocks are the end.

@@ -37,7 +37,7 @@ pub(super) fn rotate(path: &Path, now_s: u64) -> io::Result<Option<Rotated>> {
     new.push(&end);
     let new = path.with_file_name(new);
     if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     let archive = with_end(&new, ARCHIVE);
     if new.symlink_metadata().is_ok() || archive.symlink_metadata().is_ok() {
@@ -99,7 +99,7 @@ impl Rotated {
         let many = rotated.len().saturating_sub(max_kept);
         for old in &rotated[..many] {
             if let Err(error) = fs::remove_file(old) {
-                tracing::error!("{}: {} cannot be removed: {error}", super::NAME, old.display());
+                tracing::error!("{}: cannot remove {}: {error}", super::NAME, old.display());
             }
         }
     }

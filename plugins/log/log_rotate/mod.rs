@@ -101,11 +101,8 @@ impl Default for Settings {
 }
 
 fn warnings(_: PluginScope, _: &Value) -> Vec<Problem> {
-    let message = "it has no effect here: it rotates the logs of the whole process";
-    vec![
-        Problem::new("", "without_effect", message)
-            .hint("write `plugin_attr.log-rotate`, and remove it here"),
-    ]
+    let message = "it has no effect here: the plugin rotates the logs of the whole process";
+    vec![Problem::new("", "without_effect", message).hint("set `plugin_attr.log-rotate`, and remove it here")]
 }
 
 /// The rotation by the settings.
@@ -127,7 +124,7 @@ impl Resident for Rotation {
         }
         if files_of(&node.own_logs()).is_empty() {
             tracing::warn!(
-                "{NAME}: neither `access_log.path` nor `error_log.path` is a file: nothing is rotated"
+                "{NAME}: `access_log.path` and `error_log.path` are not files: nothing is rotated"
             );
         }
         let rotor = Rotor::new(self.0.clone(), unix_s());
@@ -200,7 +197,7 @@ impl Rotor {
                 }
                 Ok(None) => {}
                 // The other one is rotated all the same.
-                Err(error) => tracing::error!("{NAME}: {} is not rotated: {error}", path.display()),
+                Err(error) => tracing::error!("{NAME}: cannot rotate {}: {error}", path.display()),
             }
         }
         has_rotated
@@ -218,7 +215,7 @@ impl Rotor {
                 return true;
             }
             if let Err(error) = rotated.compress(timeout) {
-                tracing::error!("{NAME}: {} is not compressed: {error}", rotated.path().display());
+                tracing::error!("{NAME}: cannot compress {}: {error}", rotated.path().display());
             }
             rotated.prune(max_kept);
             false

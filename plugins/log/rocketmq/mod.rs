@@ -132,7 +132,7 @@ fn warnings(_: PluginScope, conf: &Value) -> Vec<Problem> {
     let has = |field: &str| conf.get(field).and_then(Value::as_str).is_some_and(|text| !text.is_empty());
     let mut found = Vec::new();
     if is("use_tls") && !is("ssl_verify") {
-        let message = "another server can answer instead of the servers, and receives the entries";
+        let message = "another server can impersonate the servers and get the entries";
         found.push(Problem::new("use_tls", "unverified", message).hint("set `ssl_verify` to true"));
     }
     if !is("use_tls") && is("ssl_verify") {
@@ -140,7 +140,7 @@ fn warnings(_: PluginScope, conf: &Value) -> Vec<Problem> {
         found.push(Problem::new("ssl_verify", "without_effect", message).hint("set `use_tls` to true"));
     }
     if has("secret_key") && !has("access_key") {
-        let message = "it has no effect: nothing is signed";
+        let message = "it has no effect without `access_key`";
         found.push(Problem::new("secret_key", "without_effect", message).hint("add the `access_key`"));
     }
     found.extend(message::unheeded_format(conf));

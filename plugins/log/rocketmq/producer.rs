@@ -8,11 +8,11 @@ use tokio::time::Instant;
 
 use super::NAME;
 use super::address::Address;
-use super::wire::{self, Answer, Envelope, Login, Route};
+use super::wire::{self, Envelope, Login, RocketmqResponse, Route};
 use sigma_plugin_kit::cleartext::is_remote;
 use sigma_plugin_kit::server::{Security, ServerLocation, TcpServer};
 
-/// Bytes of an answer: the brokers of a topic, some 200 bytes each, are the most.
+/// Bytes of a response: the brokers of a topic, some 200 bytes each, are the most.
 const LONGEST_ANSWER: usize = 4 << 20;
 
 /// The times before further attempts at a message, each at the next queue; as many as clients of the project make.
@@ -48,14 +48,14 @@ pub(super) struct Settings {
 pub(super) struct Producer {
     settings: Settings,
     servers: Mutex<HashMap<Address, Arc<TcpServer>>>,
-    known: Mutex<Known>,
+    known: Mutex<TopicQueues>,
 }
 
 /// Where the topic's queues are.
 #[derive(Default)]
-struct Known {
+struct TopicQueues {
     route: Option<(Instant, Arc<Route>)>,
-    /// The name server that is asked first.
+    /// The name server that is queried first.
     first: usize,
     /// The queue that is next.
     turn: u32,
@@ -85,7 +85,7 @@ impl Producer {
         // The brokers are known later; with a local name server they are local too.
         let is_exposed = settings.nameservers.iter().any(|server| is_remote(&server.host.to_string()));
         if settings.security == Security::Cleartext && is_exposed {
-            tracing::warn!("{NAME}: entries are sent to the brokers of `{}` in the clear", settings.topic);
+            tracing::warn!("{NAME}: entries are sent to the brokers of `{}` in cleartext", settings.topic);
         }
         Producer { settings, servers: Mutex::default(), known: Mutex::default() }
     }
@@ -127,7 +127,7 @@ impl Producer {
         let envelope = Envelope { group: GROUP, topic, key: key.as_deref(), tag: tag.as_deref() };
         let question = wire::send(&envelope, queue, unix_ms(), value, login.as_ref());
         let answer = self.ask(&broker, &question).await?;
-        Ok(Answer::new(&answer)?.taken()?)
+        Ok(RocketmqResponse::new(&answer)?.taken()?)
     }
 
     /// Where the queues are: as it was said lately, or as a name server says now.
@@ -140,7 +140,7 @@ impl Producer {
             }
         };
         let servers = &self.settings.nameservers;
-        let mut last = Failure::from("there is no name server".to_owned());
+        let mut last = Failure::from("no name server is configured".to_owned());
         for at in (0..servers.len()).map(|next| (first + next) % servers.len()) {
             match self.ask_for_route(&servers[at]).await {
                 Ok(route) => {
@@ -158,20 +158,20 @@ impl Producer {
     async fn ask_for_route(&self, server: &Address) -> Result<Route, Failure> {
         let Settings { topic, login, .. } = &self.settings;
         let answer = self.ask(server, &wire::route(topic, login.as_ref())).await?;
-        let unknown = match Answer::new(&answer)?.route() {
+        let unknown = match RocketmqResponse::new(&answer)?.route() {
             Ok(route) => return Ok(route?),
             Err(refused) if refused.is_unknown_topic() => refused,
             Err(refused) => return Err(refused.into()),
         };
         // Brokers that make topics say so by having this one, and make it when a message comes.
         let answer = self.ask(server, &wire::route(wire::TEMPLATE_TOPIC, login.as_ref())).await?;
-        match Answer::new(&answer)?.route() {
+        match RocketmqResponse::new(&answer)?.route() {
             Ok(route) => Ok(route?.into_template()),
             Err(_) => Err(unknown.into()),
         }
     }
 
-    /// A question to a server, and its answer.
+    /// A question to a server, and its response.
     async fn ask(&self, address: &Address, question: &[u8]) -> Result<Vec<u8>, String> {
         let server = self.server(address);
         let mut stream = match server.kept() {

@@ -25,8 +25,8 @@ enum Request {
 /// The number of every question: a connection has one at a time.
 const OPAQUE: i64 = 1;
 
-/// The version that the gateway speaks as: 4.1. Servers write standard JSON to later ones only, and to those
-/// that ask for it.
+/// The version that the gateway speaks as: 4.1. Servers write standard JSON to later ones only, and to those that
+/// request it.
 const VERSION: i64 = 317;
 
 /// Servers in their usual configuration make topics like this one when a message for them comes.
@@ -139,12 +139,12 @@ pub(super) fn send(
     command(Request::Send, fields.into(), body, login)
 }
 
-/// The error for an answer that is not a command of the protocol.
-const GARBAGE: &str = "the server's answer cannot be read";
+/// The error for a response that is not a command of the protocol.
+const GARBAGE: &str = "the response of the server is malformed";
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
-pub(super) struct Answer<'a> {
+pub(super) struct RocketmqResponse<'a> {
     code: i64,
     remark: String,
     body: &'a [u8],
@@ -158,7 +158,7 @@ struct Header {
     remark: Option<String>,
 }
 
-/// The answer says no.
+/// The response says no.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refused {
     code: i64,
@@ -177,9 +177,9 @@ impl Refused {
     }
 }
 
-impl<'a> Answer<'a> {
+impl<'a> RocketmqResponse<'a> {
     /// Of a whole command.
-    pub(super) fn new(message: &'a [u8]) -> Result<Answer<'a>, String> {
+    pub(super) fn new(message: &'a [u8]) -> Result<RocketmqResponse<'a>, String> {
         let (form_and_length, rest) = message.split_first_chunk().ok_or(GARBAGE)?;
         let form_and_length = u32::from_be_bytes(*form_and_length);
         // Longer than the command is also a header in another form than JSON.
@@ -187,7 +187,11 @@ impl<'a> Answer<'a> {
         let header: Header = serde_json::from_slice(header).map_err(|_| GARBAGE)?;
         let is_answer = header.flag & 1 == 1 && header.opaque == OPAQUE;
         let remark = header.remark.unwrap_or_default();
-        if is_answer { Ok(Answer { code: header.code, remark, body }) } else { Err(GARBAGE.to_owned()) }
+        if is_answer {
+            Ok(RocketmqResponse { code: header.code, remark, body })
+        } else {
+            Err(GARBAGE.to_owned())
+        }
     }
 
     fn refused(&self) -> Refused {
@@ -282,7 +286,7 @@ impl Route {
         };
         let shares: Vec<Share> = data.queue_datas.iter().filter_map(share).collect();
         match shares.is_empty() {
-            true => Err("no broker takes messages of the topic".to_owned()),
+            true => Err("no broker accepts messages of the topic".to_owned()),
             false => Ok(Route(shares)),
         }
     }
@@ -369,7 +373,7 @@ mod tests {
     fn answers_are_read() {
         let check = |header: Value, expected: Result<(), &str>| {
             let message = answer(&header, b"");
-            let taken = Answer::new(&message).unwrap().taken();
+            let taken = RocketmqResponse::new(&message).unwrap().taken();
             assert_eq!(taken.map_err(|refused| refused.reason), expected.map_err(str::to_owned), "{header}");
         };
         check(json!({ "code": 0, "flag": 1, "opaque": 1 }), Ok(()));
@@ -385,19 +389,19 @@ mod tests {
     fn garbage_is_refused() {
         let good = answer(&json!({ "code": 0, "flag": 1, "opaque": 1 }), b"");
         for length in 0..good.len() {
-            assert_eq!(Answer::new(&good[..length]).unwrap_err(), GARBAGE, "{length}");
+            assert_eq!(RocketmqResponse::new(&good[..length]).unwrap_err(), GARBAGE, "{length}");
         }
-        // A question, the answer to another one, and a header in the servers' own form.
+        // A question, the response to another one, and a header in the servers' own form.
         for header in [
             json!({ "code": 0, "flag": 0, "opaque": 1 }),
             json!({ "code": 0, "flag": 1, "opaque": 2 }),
             json!([]),
         ] {
-            assert_eq!(Answer::new(&answer(&header, b"")).unwrap_err(), GARBAGE, "{header}");
+            assert_eq!(RocketmqResponse::new(&answer(&header, b"")).unwrap_err(), GARBAGE, "{header}");
         }
         let mut other_form = good.clone();
         other_form[0] = 1;
-        assert_eq!(Answer::new(&other_form).unwrap_err(), GARBAGE);
+        assert_eq!(RocketmqResponse::new(&other_form).unwrap_err(), GARBAGE);
     }
 
     #[test]
@@ -414,7 +418,7 @@ mod tests {
         assert_eq!(turns, [(a, 0), (b, 0), (a, 1), (b, 0), (a, 0)]);
         route.queue(u32::MAX);
         for (body, expected) in [
-            (&b"{}"[..], "no broker takes messages of the topic"),
+            (&b"{}"[..], "no broker accepts messages of the topic"),
             (b"", GARBAGE),
             (b"{\"queueDatas\":[{\"brokerName\":\"a\",\"perm\":6,\"writeQueueNums\":-1}]}", GARBAGE),
         ] {

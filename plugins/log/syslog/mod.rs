@@ -37,9 +37,10 @@ pub(crate) static SYSLOG: Descriptor = Descriptor {
 
 const DOC: &str = "Sends log entries to a syslog server.
 
-An entry is a line of RFC 5424, `<46>1 TIME HOST apisix PID - - JSON`: facility syslog, severity info, the \
-Host of the request, and the entry as `log_format` or the usual fields have it. Over TCP a line ends with a line \
-feed (RFC 6587, §3.4.2), over UDP each line is a datagram (RFC 5426); one that is too long for a datagram is dropped.
+An entry is a line of RFC 5424, `<46>1 TIME HOST apisix PID - - JSON`, with facility syslog and severity info. \
+HOST is the Host of the request; JSON has the fields of `log_format`, or the default fields. Over TCP a line ends \
+with a line feed (RFC 6587, §3.4.2). Over UDP each line is a datagram (RFC 5426), and a line that is too long is \
+dropped.
 
 Lines are sent in batches; requests and sessions never wait for them. A failed batch is sent again \
 `max_retry_count` times and then dropped. Lines beyond `max_pending_entries` of the plugin metadata or \
@@ -111,7 +112,7 @@ enum SockType {
 impl Shipping {
     fn check(&self) -> Result<(), String> {
         match self.tls && self.sock_type == SockType::Udp {
-            true => Err("tls: not possible over udp; write `sock_type: tcp`".to_owned()),
+            true => Err("tls: UDP has no TLS; write `sock_type: tcp`".to_owned()),
             false => Ok(()),
         }
     }
@@ -183,10 +184,10 @@ impl Configuration for SessionConfig {
 fn warnings(_: PluginScope, conf: &Value) -> Vec<Problem> {
     let mut found = Vec::new();
     if conf.get("flush_limit").is_some() {
-        let message = "it has no effect: a batch is sent as soon as it is due";
+        let message = "it has no effect: the plugin sends a batch as soon as it is due";
         found.push(
             Problem::new("flush_limit", "without_effect", message)
-                .hint("leave it out; `batch_max_size` says how large a batch becomes"),
+                .hint("remove it; `batch_max_size` sets the size of batches"),
         );
     }
     found.extend(server::warnings(conf, &["ssl_verify"]));

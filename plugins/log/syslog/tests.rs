@@ -32,7 +32,7 @@ fn invalid_configurations_are_refused_and_risky_ones_have_warnings() {
         assert_eq!(refused(json!({ "host": "logs.test", "sock_type": "udp" })), "");
         assert_eq!(refused(json!({ "host": "[::1]" })), "");
         assert!(refused(json!({ "host": "a b" })).contains("neither a name nor an address"));
-        assert!(refused(json!({ "sock_type": "udp", "tls": true })).contains("tls: not possible over udp"));
+        assert!(refused(json!({ "sock_type": "udp", "tls": true })).contains("tls: UDP has no TLS"));
         for wrong in [
             json!({ "sock_type": "unix" }),
             json!({ "port": 0 }),

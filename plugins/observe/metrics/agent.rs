@@ -36,9 +36,9 @@ impl Agent {
     async fn socket(&self) -> Result<UdpSocket, String> {
         let host = self.host.trim_start_matches('[').trim_end_matches(']');
         let found = tokio::time::timeout(TIMEOUT, lookup_host((host, self.port))).await;
-        let found = found.map_err(|_| "the name is not answered for".to_owned())?;
+        let found = found.map_err(|_| "the name server did not respond".to_owned())?;
         let mut found = found.map_err(|error| error.to_string())?;
-        let agent = found.next().ok_or("the name has no address")?;
+        let agent = found.next().ok_or("the host name has no address")?;
         let own: IpAddr = match agent {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),

@@ -21,7 +21,7 @@ pub(crate) struct Callee {
     channel: OnceCell<Channel>,
 }
 
-/// Why a call has no answer.
+/// Why a call has no response.
 #[derive(Debug)]
 pub(crate) struct Refused {
     /// A sentence.
@@ -44,10 +44,10 @@ impl Callee {
         &self.endpoint
     }
 
-    /// Calls a method, which is a path, and waits for the answer.
+    /// Calls a method, which is a path, and waits for the response.
     ///
     /// # Errors
-    /// Returns an error if there is no answer, or not in time.
+    /// Returns an error if there is no response, or not in time.
     pub(crate) async fn call<Q, A>(&self, method: &'static str, message: Q) -> Result<A, Refused>
     where
         Q: prost::Message + Send + Sync + 'static,
@@ -55,7 +55,7 @@ impl Callee {
     {
         let channel = self.channel.get_or_try_init(|| async { self.connected() }).await?.clone();
         let late =
-            |_| Refused { reason: format!("{} did not answer in time", self.endpoint), is_passing: true };
+            |_| Refused { reason: format!("{} did not respond in time", self.endpoint), is_passing: true };
         let answer = unary(channel, self.headers.clone(), method, message);
         let answer = tokio::time::timeout(self.timeout, answer).await.map_err(late)?;
         answer.map_err(|status| refused(&self.endpoint, &status))
@@ -64,7 +64,7 @@ impl Callee {
     /// A channel that connects when it is used, and again when the connection ends.
     fn connected(&self) -> Result<Channel, Refused> {
         let wrong = |error: tonic::transport::Error| Refused {
-            reason: format!("{} cannot be asked by gRPC: {error}", self.endpoint),
+            reason: format!("cannot call {} by gRPC: {error}", self.endpoint),
             is_passing: false,
         };
         let place = Endpoint::from_shared(self.endpoint.clone()).map_err(wrong)?;
@@ -107,7 +107,7 @@ fn refused(endpoint: &str, status: &Status) -> Refused {
             | Code::Unavailable
             | Code::DataLoss
     );
-    Refused { reason: format!("{endpoint} answered with {code:?}: {text}"), is_passing }
+    Refused { reason: format!("{endpoint} responded with {code:?}: {text}"), is_passing }
 }
 
 fn causes(error: &dyn std::error::Error) -> String {

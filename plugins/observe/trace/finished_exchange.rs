@@ -15,7 +15,7 @@ const SIGNATURES: [&[u8]; 4] = [b"AWSAccessKeyId", b"Signature", b"sig", b"X-Goo
 /// Time since 1970, in nanoseconds.
 pub(crate) type Nanos = u64;
 
-/// An exchange that is over.
+/// An exchange that has ended.
 pub(crate) struct FinishedExchange<'r> {
     record: &'r Record,
     pub(crate) began: Nanos,
@@ -31,7 +31,7 @@ pub(crate) struct AttemptResult<'r> {
     pub(crate) ended: Nanos,
     /// The events, in order.
     pub(crate) events: Vec<(&'static str, Nanos)>,
-    /// Why there is no answer, in the words of RFC 9209 where they are known.
+    /// Why there is no response, in the words of RFC 9209 where they are known.
     pub(crate) failure: Option<&'static str>,
     /// Whether TLS came between the transport and the request.
     is_encrypted: bool,
@@ -47,7 +47,7 @@ pub(crate) struct Times {
     pub(crate) tls_ms: Option<f64>,
     /// From there until the whole request had left.
     pub(crate) send_ms: Option<f64>,
-    /// From there until the head of the answer was there.
+    /// From there until the head of the response was there.
     pub(crate) wait_ms: Option<f64>,
 }
 
@@ -237,7 +237,7 @@ mod tests {
         let times =
             Times { connect_ms: Some(1.0), tls_ms: Some(2.0), send_ms: Some(1.0), wait_ms: Some(1.0) };
         assert_eq!(tries[0].times(), times);
-        // A kept connection cost nothing, and there was no answer.
+        // A kept connection cost nothing, and there was no response.
         assert_eq!(tries[1].times(), Times { send_ms: Some(1.0), ..Times::default() });
         let waits: Vec<Waited<'_>> = course.waits().collect();
         assert_eq!((ms(waits[0].began), ms(waits[0].ended)), (1, 9));

@@ -179,7 +179,7 @@ pub(crate) enum Value {
 
 /// The value of an attribute that is written.
 #[derive(Debug)]
-pub(crate) enum Given<'v> {
+pub(crate) enum OtlpValue<'v> {
     Text(Cow<'v, str>),
     Bool(bool),
     Int(i64),
@@ -195,62 +195,62 @@ fn cut(text: &str) -> &str {
     &text[..end]
 }
 
-impl<'v> From<&'v str> for Given<'v> {
-    fn from(text: &'v str) -> Given<'v> {
-        Given::Text(Cow::Borrowed(cut(text)))
+impl<'v> From<&'v str> for OtlpValue<'v> {
+    fn from(text: &'v str) -> OtlpValue<'v> {
+        OtlpValue::Text(Cow::Borrowed(cut(text)))
     }
 }
 
-impl<'v> From<&'v [u8]> for Given<'v> {
-    fn from(bytes: &'v [u8]) -> Given<'v> {
+impl<'v> From<&'v [u8]> for OtlpValue<'v> {
+    fn from(bytes: &'v [u8]) -> OtlpValue<'v> {
         // The rest is not even read.
         match String::from_utf8_lossy(&bytes[..bytes.len().min(TEXT_BYTES)]) {
-            Cow::Borrowed(text) => Given::Text(Cow::Borrowed(text)),
+            Cow::Borrowed(text) => OtlpValue::Text(Cow::Borrowed(text)),
             // The replacement character is longer than the byte that it replaces.
-            Cow::Owned(text) => Given::Text(Cow::Owned(cut(&text).to_owned())),
+            Cow::Owned(text) => OtlpValue::Text(Cow::Owned(cut(&text).to_owned())),
         }
     }
 }
 
-impl<'v> From<Cow<'v, [u8]>> for Given<'v> {
-    fn from(bytes: Cow<'v, [u8]>) -> Given<'v> {
+impl<'v> From<Cow<'v, [u8]>> for OtlpValue<'v> {
+    fn from(bytes: Cow<'v, [u8]>) -> OtlpValue<'v> {
         match bytes {
-            Cow::Borrowed(bytes) => Given::from(bytes),
-            Cow::Owned(bytes) => match Given::from(&bytes[..]) {
-                Given::Text(text) => Given::Text(Cow::Owned(text.into_owned())),
-                Given::Bool(truth) => Given::Bool(truth),
-                Given::Int(number) => Given::Int(number),
-                Given::Double(number) => Given::Double(number),
+            Cow::Borrowed(bytes) => OtlpValue::from(bytes),
+            Cow::Owned(bytes) => match OtlpValue::from(&bytes[..]) {
+                OtlpValue::Text(text) => OtlpValue::Text(Cow::Owned(text.into_owned())),
+                OtlpValue::Bool(truth) => OtlpValue::Bool(truth),
+                OtlpValue::Int(number) => OtlpValue::Int(number),
+                OtlpValue::Double(number) => OtlpValue::Double(number),
             },
         }
     }
 }
 
-impl From<i64> for Given<'_> {
+impl From<i64> for OtlpValue<'_> {
     fn from(number: i64) -> Self {
-        Given::Int(number)
+        OtlpValue::Int(number)
     }
 }
 
-impl From<f64> for Given<'_> {
+impl From<f64> for OtlpValue<'_> {
     fn from(number: f64) -> Self {
-        Given::Double(number)
+        OtlpValue::Double(number)
     }
 }
 
-impl From<bool> for Given<'_> {
+impl From<bool> for OtlpValue<'_> {
     fn from(truth: bool) -> Self {
-        Given::Bool(truth)
+        OtlpValue::Bool(truth)
     }
 }
 
-impl From<Given<'_>> for Value {
-    fn from(given: Given<'_>) -> Value {
+impl From<OtlpValue<'_>> for Value {
+    fn from(given: OtlpValue<'_>) -> Value {
         match given {
-            Given::Text(text) => Value::Text(text.into_owned()),
-            Given::Bool(truth) => Value::Bool(truth),
-            Given::Int(number) => Value::Int(number),
-            Given::Double(number) => Value::Double(number),
+            OtlpValue::Text(text) => Value::Text(text.into_owned()),
+            OtlpValue::Bool(truth) => Value::Bool(truth),
+            OtlpValue::Int(number) => Value::Int(number),
+            OtlpValue::Double(number) => Value::Double(number),
         }
     }
 }
@@ -260,7 +260,7 @@ impl From<Given<'_>> for Value {
 pub(crate) struct Attributes(pub(crate) Vec<KeyValue>);
 
 impl Attributes {
-    pub(crate) fn add<'v>(&mut self, key: &str, value: impl Into<Given<'v>>) {
+    pub(crate) fn add<'v>(&mut self, key: &str, value: impl Into<OtlpValue<'v>>) {
         let value = Some(AnyValue { value: Some(value.into().into()) });
         match self.0.iter_mut().find(|known| known.key == key) {
             Some(known) => known.value = value,
@@ -274,14 +274,13 @@ impl Attributes {
 #[derive(Debug, Default)]
 pub(crate) struct SpanAttributes {
     encoded: Vec<u8>,
-    /// Keys that a configuration has chosen. The gateway's own of the same name are left out: a key occurs
-    /// once.
+    /// Keys that a configuration has chosen. The gateway's own of the same name are omitted: a key occurs once.
     chosen: Vec<String>,
 }
 
 impl SpanAttributes {
     /// Adds one that a configuration has chosen, before all others. The first of a name counts.
-    pub(crate) fn choose<'v>(&mut self, key: &str, value: impl Into<Given<'v>>) {
+    pub(crate) fn choose<'v>(&mut self, key: &str, value: impl Into<OtlpValue<'v>>) {
         if !self.is_chosen(key) {
             self.chosen.push(key.to_owned());
             write_attribute(key, &value.into(), &mut self.encoded);
@@ -289,14 +288,14 @@ impl SpanAttributes {
     }
 
     /// Adds one of the gateway's own, each of which is added once.
-    pub(crate) fn add<'v>(&mut self, key: &str, value: impl Into<Given<'v>>) {
+    pub(crate) fn add<'v>(&mut self, key: &str, value: impl Into<OtlpValue<'v>>) {
         if !self.is_chosen(key) {
             write_attribute(key, &value.into(), &mut self.encoded);
         }
     }
 
     /// Adds it if there is a value.
-    pub(crate) fn add_some<'v>(&mut self, key: &str, value: Option<impl Into<Given<'v>>>) {
+    pub(crate) fn add_some<'v>(&mut self, key: &str, value: Option<impl Into<OtlpValue<'v>>>) {
         if let Some(value) = value {
             self.add(key, value);
         }
@@ -317,12 +316,12 @@ impl SpanAttributes {
 }
 
 /// Appends the field `attributes` of a span: a `KeyValue`, with an `AnyValue` in it.
-fn write_attribute(key: &str, value: &Given<'_>, out: &mut Vec<u8>) {
+fn write_attribute(key: &str, value: &OtlpValue<'_>, out: &mut Vec<u8>) {
     let value_len = match value {
-        Given::Text(text) => 1 + encoded_len_varint(text.len() as u64) + text.len(),
-        Given::Bool(_) => 2,
-        Given::Int(number) => 1 + encoded_len_varint(number.cast_unsigned()),
-        Given::Double(_) => 9,
+        OtlpValue::Text(text) => 1 + encoded_len_varint(text.len() as u64) + text.len(),
+        OtlpValue::Bool(_) => 2,
+        OtlpValue::Int(number) => 1 + encoded_len_varint(number.cast_unsigned()),
+        OtlpValue::Double(_) => 9,
     };
     let key_len = 1 + encoded_len_varint(key.len() as u64) + key.len();
     encode_key(9, WireType::LengthDelimited, out);
@@ -333,20 +332,20 @@ fn write_attribute(key: &str, value: &Given<'_>, out: &mut Vec<u8>) {
     encode_key(2, WireType::LengthDelimited, out);
     encode_varint(value_len as u64, out);
     match value {
-        Given::Text(text) => {
+        OtlpValue::Text(text) => {
             encode_key(1, WireType::LengthDelimited, out);
             encode_varint(text.len() as u64, out);
             out.extend_from_slice(text.as_bytes());
         }
-        Given::Bool(truth) => {
+        OtlpValue::Bool(truth) => {
             encode_key(2, WireType::Varint, out);
             out.push(u8::from(*truth));
         }
-        Given::Int(number) => {
+        OtlpValue::Int(number) => {
             encode_key(3, WireType::Varint, out);
             encode_varint(number.cast_unsigned(), out);
         }
-        Given::Double(number) => {
+        OtlpValue::Double(number) => {
             encode_key(4, WireType::SixtyFourBit, out);
             out.extend_from_slice(&number.to_le_bytes());
         }

@@ -6,10 +6,10 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AF
 use serde_json::{Map, Value};
 use tokio::sync::OnceCell;
 
-/// Bytes of an answer that are read; answers of a collector are short.
+/// Bytes of a response that are read; answers of a collector are short.
 const ANSWER_BYTES: usize = 16 * 1024;
 
-/// Bytes of an answer that the error log shows.
+/// Bytes of a response that the error log shows.
 const SHOWN_BYTES: usize = 512;
 
 /// How long a connection is kept for the next batch.
@@ -24,9 +24,9 @@ pub(crate) struct Collector {
     client: OnceCell<reqwest::Client>,
 }
 
-/// The answer of a collector.
+/// The response of a collector.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct CollectorResponse {
     pub(crate) status: u16,
     /// How long it wants to be left alone.
     pub(crate) retry_after: Option<Duration>,
@@ -34,7 +34,7 @@ pub(crate) struct Answer {
     pub(crate) body: Vec<u8>,
 }
 
-impl Answer {
+impl CollectorResponse {
     pub(crate) fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
     }
@@ -43,7 +43,7 @@ impl Answer {
     pub(crate) fn reason(&self, url: &reqwest::Url) -> String {
         let shown = &self.body[..self.body.len().min(SHOWN_BYTES)];
         let body = String::from_utf8_lossy(shown).escape_debug().to_string();
-        format!("{url} answered with status code[{}] body[{body}]", self.status)
+        format!("{url} responded with status code[{}] body[{body}]", self.status)
     }
 }
 
@@ -56,13 +56,13 @@ impl Collector {
     /// Sends a body.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if no answer came.
+    /// Returns an error, which is a sentence, if no response came.
     pub(crate) async fn post(
         &self,
         url: &reqwest::Url,
         content_type: &'static str,
         body: Vec<u8>,
-    ) -> Result<Answer, String> {
+    ) -> Result<CollectorResponse, String> {
         let content_type = HeaderValue::from_static(content_type);
         let request = self.client().await?.post(url.clone()).header(CONTENT_TYPE, content_type).body(body);
         let mut response =
@@ -76,7 +76,7 @@ impl Collector {
         {
             body.extend_from_slice(&piece[..piece.len().min(ANSWER_BYTES - body.len())]);
         }
-        Ok(Answer { status, retry_after, body })
+        Ok(CollectorResponse { status, retry_after, body })
     }
 
     async fn client(&self) -> Result<&reqwest::Client, String> {
@@ -88,7 +88,7 @@ impl Collector {
                 .redirect(reqwest::redirect::Policy::none())
                 .no_proxy()
                 .build()
-                .map_err(|error| format!("the HTTP client cannot be made: {}", causes(&error)))
+                .map_err(|error| format!("cannot create the HTTP client: {}", causes(&error)))
         };
         self.client.get_or_try_init(make).await
     }
@@ -102,7 +102,7 @@ pub(crate) fn fields(place: &str, set: Option<&Map<String, Value>>) -> Result<He
     let mut fields = HeaderMap::new();
     for (name, value) in set.into_iter().flatten() {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let wrong = || format!("{place}: `{name}` is no field that can be sent");
+        let wrong = || format!("{place}: `{name}` is not a valid header field");
         let field = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong())?;
         let mut value = HeaderValue::from_str(&text).map_err(|_| wrong())?;
         value.set_sensitive(true);

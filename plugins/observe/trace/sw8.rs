@@ -68,7 +68,7 @@ impl Reference {
     }
 }
 
-/// A `sw8-correlation` as it is passed on; None if it has nothing, or is invalid or too large.
+/// A `sw8-correlation` as it is forwarded; None if it has nothing, or is invalid or too large.
 pub(crate) fn correlation(value: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(value).ok().filter(|text| text.len() <= CONTEXT_BYTES)?;
     let mut pairs = Vec::new();

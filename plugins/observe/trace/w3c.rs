@@ -10,7 +10,7 @@ const STATE_MEMBERS: usize = 32;
 /// Bytes of a `tracestate`, all its fields together. The rules for its members alone would allow twice as many.
 const STATE_BYTES: usize = 8192;
 
-/// Members and bytes of a `baggage` that has to be passed on (Baggage §3.3.2).
+/// Members and bytes of a `baggage` that has to be forwarded (Baggage §3.3.2).
 const BAGGAGE_MEMBERS: usize = 64;
 const BAGGAGE_BYTES: usize = 8192;
 
@@ -61,8 +61,8 @@ impl SpanContext {
     }
 }
 
-/// Whether the `tracestate` of a request, all its fields together, may be passed on. One that is invalid or too
-/// large goes away as a whole.
+/// Whether the `tracestate` of a request, all its fields together, may be forwarded. One that is invalid or too large
+/// goes away as a whole.
 pub(crate) fn has_fit_state(headers: &Headers) -> bool {
     is_fit(headers, HeaderId::Tracestate, (STATE_MEMBERS, STATE_BYTES), is_state_member)
 }

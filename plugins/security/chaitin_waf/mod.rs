@@ -75,7 +75,7 @@ struct ChaitinWaf(Arc<Waf>);
 /// The requests to detectors, and the handling of verdicts.
 struct Waf {
     config: Config,
-    /// How the detectors are asked; None where no metadata say where they are.
+    /// How the detectors are queried; None where no metadata say where they are.
     detectors: Option<Detectors>,
 }
 
@@ -85,7 +85,7 @@ struct Detectors {
     settings: Settings,
 }
 
-/// The result for a request, kept for the client's answer.
+/// The result for a request, kept for the client's response.
 #[derive(Default)]
 struct WafReport {
     /// In one word.
@@ -111,10 +111,10 @@ impl ChaitinWaf {
 }
 
 impl Detectors {
-    /// Returns the data of a request for a detector. `id` tells it apart from others.
+    /// Returns the data of a request for a detector. `id` distinguishes it  from others.
     fn detector_request(&self, ctx: &Context, env: &Env<'_>, id: u128, start: &BodyStart) -> Vec<u8> {
         let body = Some(&*start.bytes).filter(|bytes| !bytes.is_empty());
-        t1k::question(&head(ctx), body, self.facts(ctx, env, id).as_bytes())
+        t1k::detection_request(&head(ctx), body, self.facts(ctx, env, id).as_bytes())
     }
 
     fn facts(&self, ctx: &Context, env: &Env<'_>, id: u128) -> String {
@@ -191,7 +191,7 @@ impl Waf {
                 let outcome = match missing {
                     Missing::Node => "unhealthy",
                     Missing::Time => "timeout",
-                    Missing::Answer => "waf-err",
+                    Missing::Response => "waf-err",
                 };
                 return self.without_verdict(slot, ctx, outcome, reason, Some(took));
             }
@@ -199,7 +199,7 @@ impl Waf {
         let verdict = match t1k::verdict(&bytes) {
             Ok(verdict) => verdict,
             Err(reason) => {
-                let reason = format!("the answer of a detector is no verdict: {reason}");
+                let reason = format!("the response of a detector is malformed: {reason}");
                 return self.without_verdict(slot, ctx, "waf-err", reason, Some(took));
             }
         };
@@ -219,7 +219,7 @@ impl Waf {
                     "{{\"code\": {status}, \"success\":false, \"message\": \"blocked by Chaitin SafeLine Web \
                      Application Firewall\", \"event_id\": \"{event_id}\"}}\n"
                 );
-                Reply::new(status).text(body).because("the WAF takes it for an attack").into()
+                Reply::new(status).text(body).because("the WAF reports an attack").into()
             }
             Some(_) => {
                 static REJECTED: LogThrottle = LogThrottle::new();
@@ -250,7 +250,7 @@ impl Waf {
     ) -> Step {
         static COMPLAINT: LogThrottle = LogThrottle::new();
         if let Some(left_out) = COMPLAINT.due() {
-            tracing::warn!(left_out, error, "chaitin-waf: there is no verdict");
+            tracing::warn!(left_out, error, "chaitin-waf: no detector responded");
         }
         ctx.keep(slot, WafReport { outcome, error: Some(error), took, ..WafReport::default() });
         if self.blocks() { Step::status(500) } else { Step::Next }
@@ -259,10 +259,7 @@ impl Waf {
     fn without_metadata(&self, slot: Slot, ctx: &mut Context) -> Step {
         static COMPLAINT: LogThrottle = LogThrottle::new();
         if let Some(left_out) = COMPLAINT.due() {
-            tracing::error!(
-                left_out,
-                "chaitin-waf: its plugin metadata, which name the detectors, are missing"
-            );
+            tracing::error!(left_out, "chaitin-waf: the plugin metadata with the detectors are missing");
         }
         let error = Some("missing metadata".to_owned());
         ctx.keep(slot, WafReport { outcome: "err", error, ..WafReport::default() });

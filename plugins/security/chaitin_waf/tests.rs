@@ -38,7 +38,7 @@ fn metadata() -> Value {
     json!({"nodes": [{"host": "waf.test", "port": 8000}]})
 }
 
-/// Returns the result of a request: an answer, its fields about the WAF, and the request to the detector.
+/// Returns the result of a request: a response, its fields about the WAF, and the request to the detector.
 fn outcome(
     case: &mut Case,
     conf: Value,
@@ -84,7 +84,7 @@ fn verdicts_are_followed() {
     check(monitor.clone(), Ok(PASSES), "passed", passed);
     let rejected = "WAF-ACTION=reject WAF-STATUS=405 WAF-TIME WAF=yes";
     check(monitor, Ok(REFUSES), "passed", rejected);
-    // Fields of the detector's reach the client, but for those that frame the answer.
+    // Fields of the detector's reach the client, but for those that frame the response.
     check(block, Ok(REFUSES), BLOCKED, &format!("{rejected} X-Waf=1 X=\u{fffd}"));
     check(
         json!({"mode": "block", "append_waf_resp_header": false}),
@@ -105,7 +105,7 @@ fn without_a_verdict() {
     };
     both(Err(Missing::Time), "timeout");
     both(Err(Missing::Node), "unhealthy");
-    both(Err(Missing::Answer), "waf-err");
+    both(Err(Missing::Response), "waf-err");
     both(Ok(b"\xc1\x01\0\0\0!"), "waf-err");
     both(Ok(b"\xc2\x01\0\0\0."), "waf-err");
     let debug = json!({"append_waf_debug_header": true});

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_http::{HeaderId, Headers, Method};
 use sigma_plugin::descriptor::InlineUpstream;
-use sigma_plugin::outbound::{Answer, Call, CallError, Service};
+use sigma_plugin::outbound::{Call, CallError, Service, ServiceResponse};
 use sigma_plugin::owned::texts;
 use sigma_plugin::step::{BodyRead, BodyStart};
 use sigma_plugin::variable_fields::{VariableField, VariableForm};
@@ -95,7 +95,7 @@ const ALLOWED: &str = "x-envoy-auth-failure-mode-allowed";
 /// Tells the authoriser whether it sees the beginning of the body alone; nothing that a client may say.
 const PARTIAL: &str = "x-envoy-auth-partial-body";
 
-/// Most bytes of the authoriser's answer: a page for a person, or a list of fields.
+/// Most bytes of the authoriser's response: a page for a person, or a list of fields.
 const ANSWER_BYTES: usize = 1 << 20;
 
 /// Authorizes requests by an external service, with Envoy's gRPC protocol
@@ -173,15 +173,17 @@ struct BodyRules {
 impl Configuration for Config {
     fn check(&self) -> Result<(), String> {
         if &*self.uri.target != "/" {
-            return Err(format!("uri: the method has its own path: leave `{}` out", self.uri.target));
+            return Err(format!("uri: the gRPC method sets the path: remove `{}`", self.uri.target));
         }
         if self.cache.is_some() && self.with_request_body.is_some() {
-            let hint = "leave with_request_body or cache out";
-            return Err(format!("cache: with the body the authoriser decides about each request; {hint}"));
+            let hint = "remove with_request_body or cache";
+            return Err(format!(
+                "cache: with the body, the authorizer must decide about each request; {hint}"
+            ));
         }
         let mut names = self.upstream_headers.iter();
         match names.find(|name| !sigma_plugin_kit::fields::is_name(name) || verdict::is_reserved(name)) {
-            Some(name) => Err(format!("upstream_headers: `{name}` is no field that an authoriser may set")),
+            Some(name) => Err(format!("upstream_headers: an authorizer may not set `{name}`")),
             None => Ok(()),
         }
     }
@@ -197,7 +199,7 @@ fn upstream(conf: &Value) -> Option<InlineUpstream> {
 
 struct ExtAuthz(Arc<Authoriser>);
 
-/// The queries to the authoriser, and the handling of its answers.
+/// The queries to the authoriser, and the handling of its responses.
 struct Authoriser {
     /// The key of the authoriser's upstream.
     upstream: Box<str>,
@@ -205,7 +207,7 @@ struct Authoriser {
     memory: Option<Memory>,
 }
 
-/// Fields for the client's answer, kept until it comes.
+/// Fields for the client's response, kept until it comes.
 struct ForClient(Vec<Field>);
 
 impl ExtAuthz {
@@ -345,7 +347,7 @@ impl Inquiry for Authoriser {
         self.memory.as_ref()
     }
 
-    fn told(&self, ctx: &Context, _: &Env<'_>, told: &mut KeyOf) {
+    fn key_parts(&self, ctx: &Context, _: &Env<'_>, told: &mut KeyOf) {
         told.part(&self.attributes(ctx, None).encode_to_vec());
     }
 
@@ -375,7 +377,7 @@ impl Inquiry for Authoriser {
         }
     }
 
-    fn verdict(&self, answer: Result<Answer, CallError>) -> Verdict {
+    fn verdict(&self, answer: Result<ServiceResponse, CallError>) -> Verdict {
         let read = answer.map_err(|error| error.to_string()).and_then(|answer| verdict::of(&answer));
         read.unwrap_or_else(Verdict::None)
     }

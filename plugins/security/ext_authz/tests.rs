@@ -1,10 +1,10 @@
-//! Checks of an authoriser's answers, and the results for requests.
+//! Checks of an authoriser's responses, and the results for requests.
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 use sigma_http::Headers;
-use sigma_plugin::outbound::Answer;
+use sigma_plugin::outbound::ServiceResponse;
 use sigma_plugin::{Build, Node};
 use sigma_plugin_kit::envoy::{
     BoolValue, HeaderOption, HeaderValue, Kind, ListValue, Struct, Value as Metadatum,
@@ -33,22 +33,22 @@ fn field(name: &str, value: &str, append: Option<bool>, append_action: i32) -> H
     }
 }
 
-/// An answer as it comes: trailers with the status of the call.
-fn answer(response: &CheckResponse) -> Answer {
+/// A response as it comes: trailers with the status of the call.
+fn answer(response: &CheckResponse) -> ServiceResponse {
     let mut trailers = Headers::default();
     trailers.append("grpc-status", b"0");
-    Answer { status: 200, headers: Headers::default(), body: framed(response), trailers }
+    ServiceResponse { status: 200, headers: Headers::default(), body: framed(response), trailers }
 }
 
-fn ok(ok: OkHttpResponse) -> Answer {
+fn ok(ok: OkHttpResponse) -> ServiceResponse {
     answer(&CheckResponse { status: status(0), ok_response: Some(ok), ..CheckResponse::default() })
 }
 
-fn denied(denied: DeniedHttpResponse) -> Answer {
+fn denied(denied: DeniedHttpResponse) -> ServiceResponse {
     answer(&CheckResponse { status: status(7), denied_response: Some(denied), ..CheckResponse::default() })
 }
 
-fn told(answer: &Answer) -> String {
+fn told(answer: &ServiceResponse) -> String {
     match verdict::of(answer) {
         Ok(Verdict::Pass(_)) => "passed".to_owned(),
         Ok(Verdict::Refuse(reply)) => summary(Some(&reply)),
@@ -59,7 +59,7 @@ fn told(answer: &Answer) -> String {
 
 #[test]
 fn decisions_that_are_believed() {
-    let check = |answer: Answer, expected: &str| assert_eq!(told(&answer), expected);
+    let check = |answer: ServiceResponse, expected: &str| assert_eq!(told(&answer), expected);
     let bare = |code| answer(&CheckResponse { status: status(code), ..CheckResponse::default() });
     check(bare(0), "passed");
     check(bare(7), "403");
@@ -73,38 +73,38 @@ fn decisions_that_are_believed() {
     check(denied(page(401, "who are you?")), "401 who are you?");
     // A decision without a status is invalid, with any other content.
     let ok_alone = CheckResponse { ok_response: Some(OkHttpResponse::default()), ..CheckResponse::default() };
-    check(answer(&ok_alone), "none: the authoriser's answer has no decision");
-    check(answer(&CheckResponse::default()), "none: the authoriser's answer has no decision");
+    check(answer(&ok_alone), "none: the authorizer's response has no decision");
+    check(answer(&CheckResponse::default()), "none: the authorizer's response has no decision");
     let both = CheckResponse {
         status: status(0),
         ok_response: Some(OkHttpResponse::default()),
         denied_response: Some(DeniedHttpResponse::default()),
         ..CheckResponse::default()
     };
-    check(answer(&both), "none: the authoriser lets pass and refuses at once");
-    check(denied(page(99, "")), "none: the authoriser denies with an invalid status");
-    check(denied(page(-1, "")), "none: the authoriser denies with an invalid status");
+    check(answer(&both), "none: the authorizer allows and denies the request at once");
+    check(denied(page(99, "")), "none: the authorizer denies with an invalid status");
+    check(denied(page(-1, "")), "none: the authorizer denies with an invalid status");
 }
 
-/// An invalid answer of the protocol is no decision.
+/// An invalid response of the protocol is no decision.
 #[test]
 fn answers_that_lie() {
     let passing = || ok(OkHttpResponse::default());
-    let check = |change: &dyn Fn(&mut Answer), expected: &str| {
+    let check = |change: &dyn Fn(&mut ServiceResponse), expected: &str| {
         let mut answer = passing();
         change(&mut answer);
         assert_eq!(told(&answer), format!("none: {expected}"));
     };
-    let not_one = "the authoriser's answer is not one message of its protocol";
-    check(&|answer| answer.status = 404, "the authoriser answers with the HTTP status 404");
-    check(&|answer| answer.trailers = Headers::default(), "the authoriser's answer has no gRPC status");
+    let not_one = "the authorizer's response is malformed";
+    check(&|answer| answer.status = 404, "the authorizer responded with the HTTP status 404");
+    check(&|answer| answer.trailers = Headers::default(), "the authorizer's response has no gRPC status");
     check(
         &|answer| answer.trailers.replace("grpc-status", b"14"),
-        "the authoriser answers with the gRPC status 14",
+        "the authorizer responded with the gRPC status 14",
     );
     check(
         &|answer| answer.trailers.replace("grpc-status", b"00"),
-        "the authoriser answers with the gRPC status 0",
+        "the authorizer responded with the gRPC status 0",
     );
     check(&|answer| answer.body[0] = 1, not_one);
     check(&|answer| answer.body.push(0), not_one);
@@ -113,7 +113,7 @@ fn answers_that_lie() {
     check(&|answer| answer.body.extend_from_within(..), not_one);
     check(&|answer| answer.body = [&[0, 0, 0, 0, 2][..], b"\xff\xff"].concat(), not_one);
     let fields = |field: HeaderOption| OkHttpResponse { headers: vec![field], ..OkHttpResponse::default() };
-    let unset = "none: the authoriser names a field that cannot be set";
+    let unset = "none: the authorizer sets a field that it may not set";
     for (name, value) in [
         ("x-a", "b\r\nx-c: d"),
         ("x a", "b"),
@@ -128,7 +128,7 @@ fn answers_that_lie() {
         assert_eq!(told(&denied(DeniedHttpResponse { headers, ..DeniedHttpResponse::default() })), unset);
     }
     let strange = told(&ok(fields(field("x-a", "b", None, 9))));
-    assert_eq!(strange, "none: the authoriser wants something unknown of a field");
+    assert_eq!(strange, "none: the authorizer requests an unknown change of a field");
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn configurations() {
     check(json!({"uri": "http://authz:9000"}), "");
     check(json!({}), "property \"uri\" is required");
     check(json!({"uri": "authz:9000"}), "`authz:9000` has no scheme");
-    check(json!({"uri": "http://authz/check"}), "uri: the method has its own path: leave `/check` out");
+    check(json!({"uri": "http://authz/check"}), "uri: the gRPC method sets the path: remove `/check`");
     check(
         json!({"uri": "http://authz", "timeout": 0}),
         "property \"timeout\" validation failed: expected 0 to be at least 1",
@@ -225,12 +225,12 @@ fn configurations() {
     );
     check(
         json!({"uri": "http://authz", "upstream_headers": ["Host"]}),
-        "upstream_headers: `Host` is no field that an authoriser may set",
+        "upstream_headers: an authorizer may not set `Host`",
     );
     check(json!({"uri": "http://authz", "cache": {"ttl": 10, "key": ["$uri"]}}), "");
     check(
         json!({"uri": "http://authz", "cache": {"ttl": 10}, "with_request_body": {"max_request_bytes": 1}}),
-        "cache: with the body the authoriser decides about each request; leave with_request_body or cache out",
+        "cache: with the body, the authorizer must decide about each request; remove with_request_body or cache",
     );
     let names = |pattern: Value| json!({"uri": "http://authz", "allowed_headers": {"patterns": [pattern]}});
     check(names(json!({"exact": "X-A"})), "");

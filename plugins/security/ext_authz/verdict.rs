@@ -1,8 +1,8 @@
-//! The answer of an authoriser, checked before any of it takes effect.
+//! The response of an authoriser, checked before any of it takes effect.
 
 use prost::Message;
 use sigma_http::{HeaderId, Headers};
-use sigma_plugin::outbound::Answer;
+use sigma_plugin::outbound::ServiceResponse;
 use sigma_plugin::{Context, OwnedField, Reply};
 
 use super::super::inquiry::{self, Outcome, bytes_of, sets_cookie};
@@ -10,7 +10,7 @@ use super::messages::{CheckResponse, DeniedHttpResponse, OkHttpResponse};
 use sigma_plugin_kit::envoy::{HeaderOption, Struct};
 use sigma_plugin_kit::fields::{frames, is_name};
 
-/// Variables that one answer may set.
+/// Variables that one response may set.
 const VARIABLES_MAX: usize = 64;
 
 /// Bytes before a message of gRPC: whether it is compressed, and its length.
@@ -20,7 +20,7 @@ const PREFIX: usize = 5;
 pub(super) enum Verdict {
     /// It passes, with these changes.
     Pass(Box<Changes>),
-    /// It is answered with this.
+    /// It is responded with this.
     Refuse(Box<Reply>),
     /// There was no decision, for this reason.
     None(String),
@@ -54,7 +54,7 @@ impl inquiry::Verdict for Verdict {
     }
 }
 
-/// An authoriser's changes of a request that passes, and of its answer.
+/// An authoriser's changes of a request that passes, and of its response.
 #[derive(Default)]
 pub(super) struct Changes {
     request: Vec<Field>,
@@ -93,30 +93,29 @@ pub(super) fn framed(message: &impl Message) -> Vec<u8> {
     out
 }
 
-/// The verdict in an answer.
+/// The verdict in a response.
 ///
 /// # Errors
-/// Returns an error, which is a sentence without anything of the answer's, if it cannot be believed.
-pub(super) fn of(answer: &Answer) -> Result<Verdict, String> {
+/// Returns an error, which is a sentence without anything of the response's, if it cannot be believed.
+pub(super) fn of(answer: &ServiceResponse) -> Result<Verdict, String> {
     let code = answer.trailers.find(b"grpc-status").or_else(|| answer.headers.find(b"grpc-status"));
     match (answer.status, code) {
         (200, Some(b"0")) => {}
         (200, Some(code)) => {
             let code = std::str::from_utf8(code).ok().and_then(|code| code.parse::<u16>().ok());
-            return Err(format!("the authoriser answers with the gRPC status {}", code.unwrap_or(2)));
+            return Err(format!("the authorizer responded with the gRPC status {}", code.unwrap_or(2)));
         }
-        (200, None) => return Err("the authoriser's answer has no gRPC status".to_owned()),
-        (status, _) => return Err(format!("the authoriser answers with the HTTP status {status}")),
+        (200, None) => return Err("the authorizer's response has no gRPC status".to_owned()),
+        (status, _) => return Err(format!("the authorizer responded with the HTTP status {status}")),
     }
     let response = message(&answer.body).and_then(|bytes| CheckResponse::decode(bytes).ok());
-    let response =
-        response.ok_or_else(|| "the authoriser's answer is not one message of its protocol".to_owned())?;
+    let response = response.ok_or_else(|| "the authorizer's response is malformed".to_owned())?;
     // Without a status there is no decision, with any other content.
-    let status = response.status.ok_or_else(|| "the authoriser's answer has no decision".to_owned())?;
+    let status = response.status.ok_or_else(|| "the authorizer's response has no decision".to_owned())?;
     let variables = response.dynamic_metadata.as_ref().map(variables).unwrap_or_default();
     match (status.code, response.ok_response, response.denied_response) {
         (0, ok, None) => Ok(Verdict::Pass(Box::new(changes(ok.unwrap_or_default(), variables)?))),
-        (0, ..) => Err("the authoriser lets pass and refuses at once".to_owned()),
+        (0, ..) => Err("the authorizer allows and denies the request at once".to_owned()),
         (_, _, denied) => Ok(Verdict::Refuse(Box::new(refusal(denied.unwrap_or_default())?))),
     }
 }
@@ -151,9 +150,9 @@ fn refusal(denied: DeniedHttpResponse) -> Result<Reply, String> {
         code => u16::try_from(code)
             .ok()
             .filter(|code| (200..=599).contains(code))
-            .ok_or("the authoriser denies with an invalid status")?,
+            .ok_or("the authorizer denies with an invalid status")?,
     };
-    let mut reply = Reply::new(status).because("the authoriser refuses it");
+    let mut reply = Reply::new(status).because("the authorizer denies the request");
     for field in fields(denied.headers)? {
         if field.action == Action::Set {
             reply.headers.retain(|(name, _)| !name.eq_ignore_ascii_case(&field.name));
@@ -178,7 +177,7 @@ fn fields(options: Vec<HeaderOption>) -> Result<Vec<Field>, String> {
         let value = if header.raw_value.is_empty() { header.value.into_bytes() } else { header.raw_value };
         let is_torn = value.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0));
         if !is_name(&header.key) || is_reserved(&header.key) || is_torn {
-            return Err("the authoriser names a field that cannot be set".to_owned());
+            return Err("the authorizer sets a field that it may not set".to_owned());
         }
         let action = match (option.append, option.append_action) {
             (Some(append), _) if append.value => Action::Append,
@@ -186,7 +185,7 @@ fn fields(options: Vec<HeaderOption>) -> Result<Vec<Field>, String> {
             (Some(_), _) | (None, 0 | 2) => Action::Set,
             (None, 1) => Action::AddIfAbsent,
             (None, 3) => Action::OverwriteIfPresent,
-            (None, _) => return Err("the authoriser wants something unknown of a field".to_owned()),
+            (None, _) => return Err("the authorizer requests an unknown change of a field".to_owned()),
         };
         Ok(Field { name: header.key, value, action })
     };

@@ -10,11 +10,11 @@ use super::parameter::{Limits, Parameter};
 use super::shape::{Source, Texts};
 use sigma_plugin_kit::tallies::Event;
 
-/// The answers of an operation.
+/// The responses of an operation.
 #[derive(Debug)]
 pub(super) struct Answers(
     /// By their statuses: exact ones stand before classes, and those before all others.
-    Vec<(Statuses, Answer)>,
+    Vec<(Statuses, DescribedResponse)>,
 );
 
 /// Statuses that a document writes together.
@@ -28,15 +28,15 @@ enum Statuses {
     Any,
 }
 
-/// The answer of one status.
+/// The response of one status.
 #[derive(Debug)]
-struct Answer {
+struct DescribedResponse {
     fields: Vec<Parameter>,
     /// The schemas by media type, the most exact one first; None if nothing is said of the body.
     content: Option<Vec<(Range, Option<SchemaId>)>>,
 }
 
-/// The kind of a fault in an answer.
+/// The kind of a fault in a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Status,
@@ -47,7 +47,7 @@ pub(crate) enum Kind {
     Unread,
 }
 
-/// The handling of a faulty answer.
+/// The handling of a faulty response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     Reported,
@@ -63,7 +63,7 @@ pub(crate) struct Unfit {
 
 impl Event for Unfit {
     const METRIC: &'static str = "oas_validator_answer_problems_total";
-    const HELP: &'static str = "Problems that oas-validator found in responses of nodes";
+    const HELP: &'static str = "Errors that oas-validator found in responses of nodes";
     const LABELS: &'static [&'static [(&'static str, &'static str)]] = &[
         &[("problem", "status"), ("answer", "reported")],
         &[("problem", "status"), ("answer", "refused")],
@@ -92,7 +92,7 @@ pub(super) struct Wrong {
     pub(super) details: String,
 }
 
-/// The result of the check of an answer's head.
+/// The result of the check of a response's head.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Looked {
     pub(super) wrong: Vec<Wrong>,
@@ -132,8 +132,8 @@ impl Answers {
         for (name, part) in part.members() {
             let statuses = Statuses::of(name);
             let statuses =
-                statuses.ok_or_else(|| part.wrong("is of no status such as 404, 4XX or default"))?;
-            all.push((statuses, Answer::read(source, &document.resolved(part)?)?));
+                statuses.ok_or_else(|| part.wrong("is not a status such as 404, 4XX or default"))?;
+            all.push((statuses, DescribedResponse::read(source, &document.resolved(part)?)?));
         }
         all.sort_by_key(|(statuses, _)| *statuses);
         Ok(Answers(all))
@@ -145,7 +145,7 @@ impl Answers {
         content.any(|(range, schema)| schema.is_some() && range.may_be_json())
     }
 
-    /// Checks the head of an answer.
+    /// Checks the head of a response.
     pub(super) fn look(&self, ctx: &Context, texts: &Texts<'_>, limits: Limits) -> Looked {
         let head = &ctx.response;
         let Some((_, answer)) = self.0.iter().find(|(statuses, _)| statuses.includes(head.status)) else {
@@ -169,8 +169,8 @@ impl Answers {
     }
 }
 
-impl Answer {
-    fn read(source: &mut Source<'_>, part: &Part<'_>) -> Result<Answer, String> {
+impl DescribedResponse {
+    fn read(source: &mut Source<'_>, part: &Part<'_>) -> Result<DescribedResponse, String> {
         let document = source.document;
         let mut fields = Vec::new();
         for (name, part) in part.member("headers").iter().flat_map(Part::members) {
@@ -193,17 +193,17 @@ impl Answer {
             all.sort_by(|(one, _), (other, _)| one.cmp(other));
             content = Some(all);
         }
-        Ok(Answer { fields, content })
+        Ok(DescribedResponse { fields, content })
     }
 }
 
 impl Parameter {
-    /// Checks the field of an answer.
+    /// Checks the field of a response.
     fn wrong_in(&self, head: &ResponseHead, texts: &Texts<'_>, limits: Limits) -> Result<(), Wrong> {
         let name = self.name();
         let lines = head.headers.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name.as_bytes()));
         let lines =
-            lines.map(|(_, value)| std::str::from_utf8(value).map_err(|_| "it is no UTF-8".to_owned()));
+            lines.map(|(_, value)| std::str::from_utf8(value).map_err(|_| "it is not UTF-8".to_owned()));
         let outcome = lines.collect::<Result<Vec<&str>, String>>().and_then(|lines| {
             // The one field whose lines are not one list (RFC 9110 §5.3).
             if name.eq_ignore_ascii_case("set-cookie") && lines.len() > 1 {
@@ -213,7 +213,7 @@ impl Parameter {
         });
         outcome.map_err(|details| Wrong {
             kind: Kind::Header,
-            told: format!("header '{name}' does not fit"),
+            told: format!("header '{name}' does not match"),
             details,
         })
     }

@@ -142,7 +142,7 @@ fn too_many(limits: Limits) -> String {
 
 /// A text that was sent as bytes.
 pub(super) fn text(bytes: Cow<'_, [u8]>) -> Result<Cow<'_, str>, String> {
-    let wrong = || "it is no UTF-8".to_owned();
+    let wrong = || "it is not UTF-8".to_owned();
     match bytes {
         Cow::Borrowed(bytes) => std::str::from_utf8(bytes).map(Cow::Borrowed).map_err(|_| wrong()),
         Cow::Owned(bytes) => String::from_utf8(bytes).map(Cow::Owned).map_err(|_| wrong()),
@@ -231,7 +231,7 @@ fn parts(
             (true, 1) if values[0].is_array() => values.remove(0),
             (true, _) => Value::Array(values),
             (false, 1) => values.remove(0),
-            _ => return Err(format!("{name}: it is given more than once")),
+            _ => return Err(format!("{name}: it occurs more than once")),
         };
         members.insert(name.to_owned(), value);
     }

@@ -1,4 +1,4 @@
-//! Answers that are looked at on their way: the head when it is there, the body once it is whole.
+//! Responses that are looked at on their way: the head when it is there, the body once it is whole.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use sigma_schema::validation::SchemaId;
 use super::Validator;
 use super::answers::{Fate, Kind, Unfit, Wrong};
 use super::specification::Specification;
-use sigma_plugin_kit::budget::{Held, Share};
+use sigma_plugin_kit::budget::{Share, WorkerBytes};
 use sigma_plugin_kit::log_throttle::LogThrottle;
 use sigma_plugin_kit::response_body::{Encoding, Undecoded, ask_for_readable};
 use sigma_plugin_kit::tallies::Tally;
@@ -29,8 +29,8 @@ pub(super) enum Verdict {
     Refuse,
 }
 
-/// The operation that a request was of, for its answer.
-pub(super) struct Asked {
+/// The operation that a request was of, for its response.
+pub(super) struct MatchedOperation {
     specification: Arc<Specification>,
     operation: usize,
     /// The schema of its body, once the head is known.
@@ -39,13 +39,13 @@ pub(super) struct Asked {
 
 /// The bodies that one worker holds.
 #[derive(Default)]
-struct Bodies(Rc<Held>);
+struct Bodies(Rc<WorkerBytes>);
 
-/// Never reported where a reply replaces the answer.
-const REFUSED: Fault = Fault::new(FaultKind::BadResponse, "the answer does not match the document");
+/// Never reported where a reply replaces the response.
+const REFUSED: Fault = Fault::new(FaultKind::BadResponse, "the response does not match the document");
 
 impl Validator {
-    /// Remembers the operation of a request that goes on, if its answer is to be looked at.
+    /// Remembers the operation of a request that continues, if its response is to be looked at.
     pub(super) fn expect(
         &self,
         slot: Slot,
@@ -59,13 +59,13 @@ impl Validator {
         if answers.look_at_bodies() {
             ask_for_readable(&mut ctx.request.headers);
         }
-        ctx.keep(slot, Asked { specification: Arc::clone(specification), operation, look: None });
+        ctx.keep(slot, MatchedOperation { specification: Arc::clone(specification), operation, look: None });
     }
 
-    /// Looks at the head of an answer.
+    /// Looks at the head of a response.
     pub(super) fn look(&self, slot: Slot, ctx: &mut Context, env: &Env<'_>) -> ResponseStep {
         let Some(verdict) = self.answers else { return ResponseStep::Next };
-        let Some(mut asked) = ctx.take_kept::<_, Asked>(slot) else { return ResponseStep::Next };
+        let Some(mut asked) = ctx.take_kept::<_, MatchedOperation>(slot) else { return ResponseStep::Next };
         if !is_of_node(ctx) {
             return ResponseStep::Next;
         }
@@ -82,7 +82,7 @@ impl Validator {
         ResponseStep::Next
     }
 
-    /// The filter that looks at the body of an answer whose head was looked at.
+    /// The filter that looks at the body of a response whose head was looked at.
     pub(super) fn inspection(
         self: &Arc<Self>,
         slot: Slot,
@@ -90,7 +90,7 @@ impl Validator {
         env: &Env<'_>,
     ) -> Option<Box<dyn BodyFilter>> {
         let verdict = self.answers?;
-        let asked = ctx.kept::<_, Asked>(slot)?;
+        let asked = ctx.kept::<_, MatchedOperation>(slot)?;
         let (schema, encoding) = asked.look.take()?;
         let inspection = Inspection {
             validator: Arc::clone(self),
@@ -107,7 +107,7 @@ impl Validator {
         Some(inspection.filter())
     }
 
-    /// Logs and counts something that is wrong with an answer.
+    /// Logs and counts something that is wrong with a response.
     fn note(&self, verdict: Verdict, wrong: &Wrong, tally: &Tally<Unfit>) {
         static COMPLAINT: LogThrottle = LogThrottle::new();
         let fate = match verdict {
@@ -121,17 +121,17 @@ impl Validator {
         }
     }
 
-    /// Returns the client's reply that replaces an answer.
+    /// Returns the client's reply that replaces a response.
     fn refusal(&self, told: &str) -> Reply {
         let details = if self.config.verbose_errors { told } else { "" };
         let message = format!("failed to validate response. {details}");
         Reply::new(502)
             .json(&json!({ "message": message }))
-            .because("the node's answer does not match the document")
+            .because("the node's response does not match the document")
     }
 }
 
-/// Whether an answer is a node's: from it right now, or kept by the cache.
+/// Whether a response is a node's: from it right now, or kept by the cache.
 fn is_of_node(ctx: &Context) -> bool {
     ctx.record.source == Source::Upstream || ctx.set_by_plugin("upstream_cache_status").is_some()
 }
@@ -160,15 +160,15 @@ impl Inspection {
             Encoding::Identity => None,
             encoding => Some(encoding.decoded(&self.held, limit).map_err(|reason| {
                 unread(match reason {
-                    Undecoded::TooLong => "the decoded body is over max_resp_body_size",
-                    Undecoded::Broken => "the body is not encoded as its Content-Encoding says",
+                    Undecoded::TooLong => "the decoded body exceeds max_resp_body_size",
+                    Undecoded::Broken => "the body does not match its Content-Encoding",
                     Undecoded::Unknown => "the body has a Content-Encoding other than gzip and br",
                 })
             })?),
         };
         let body = decoded.as_deref().unwrap_or(&self.held);
         let outcome = self.specification.answer(self.schema, body, self.validator.limits());
-        let told = || "body does not fit".to_owned();
+        let told = || "body does not match".to_owned();
         outcome.map_err(|details| Wrong { kind: Kind::Body, told: told(), details })
     }
 
@@ -177,8 +177,8 @@ impl Inspection {
         self.validator.note(self.verdict, wrong, &self.tally);
         self.is_over = true;
         if self.verdict == Verdict::Refuse {
-            // A reply that replaces the answer is not of a node.
-            let _ = ctx.take_kept::<_, Asked>(self.slot);
+            // A reply that replaces the response is not of a node.
+            let _ = ctx.take_kept::<_, MatchedOperation>(self.slot);
             ctx.instead = Some(Box::new(self.validator.refusal(&wrong.told)));
             out.fail(REFUSED);
         }
@@ -203,9 +203,9 @@ impl Transform for Inspection {
     fn data(&mut self, ctx: &mut Context, data: Chunk, out: &mut Pieces) {
         if !self.is_over {
             if data.len() > self.validator.config.max_resp_body_size - self.held.len() {
-                self.end_with(&unread("the body is over max_resp_body_size"), ctx, out);
+                self.end_with(&unread("the body exceeds max_resp_body_size"), ctx, out);
             } else if data.len() > self.share.room() {
-                let told = "the bodies that oas-validator holds are over their limit";
+                let told = "the bodies that oas-validator buffers exceed their limit";
                 self.end_with(&unread(told), ctx, out);
             } else {
                 self.share.grow(data.len());

@@ -36,7 +36,7 @@ pub(super) fn content_type(headers: &Headers) -> Result<&str, String> {
     if !crate::request_validation::is_utf8(first) {
         return Err("its Content-Type names a charset other than UTF-8".to_owned());
     }
-    let first = std::str::from_utf8(first).map_err(|_| "its Content-Type is no UTF-8".to_owned())?;
+    let first = std::str::from_utf8(first).map_err(|_| "its Content-Type is not UTF-8".to_owned())?;
     match first.split(';').next().unwrap_or_default().contains(',') {
         true => Err("its Content-Type is a list".to_owned()),
         false => Ok(first),

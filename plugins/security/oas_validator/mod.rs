@@ -46,7 +46,7 @@ use self::answers::Unfit;
 pub use self::fuzzing::oas_validator;
 use self::inspection::Verdict;
 use self::parameter::Limits;
-use self::remote::{Asked, Remote, Settings};
+use self::remote::{FetchStep, Remote, Settings};
 use self::specification::{Scope, Skipped, Specification};
 use sigma_plugin_kit::budget::Budget;
 use sigma_plugin_kit::decisions::{Key, key};
@@ -116,7 +116,7 @@ $ curl -s http://127.0.0.1:9080/pets -H 'Content-Type: application/json' -d '{"n
 $ curl -s -X DELETE http://127.0.0.1:9080/pets/7
 {"message":"failed to validate request. no matching operation found for DELETE /pets/7"}
 $ curl -s http://127.0.0.1:9080/pets/sold
-{"message":"failed to validate response. body does not fit"}
+{"message":"failed to validate response. body does not match"}
 ```
 "##;
 
@@ -129,22 +129,22 @@ $ curl -s http://127.0.0.1:9080/pets/sold
 /// `readOnly` properties are refused, and so are values of a discriminator without a schema; defaults are not filled
 /// in.
 ///
-/// Ambiguous requests are refused: a repeated name in a JSON object, a repeated parameter that is not a list, several
-/// `Content-Type`, a charset other than UTF-8, a body with `Content-Encoding`.
+/// Ambiguous requests are refused. They repeat a name in a JSON object or a parameter that is not a list, or have
+/// several `Content-Type`, a charset other than UTF-8, or a body with `Content-Encoding`.
 ///
 /// All references must be within the document. Patterns are matched in linear time. A document from `spec_url` has at
 /// most 16 MiB. It is fetched when a request needs it, and again when it is older than `spec_url_ttl` of the plugin
 /// metadata; the old one is used meanwhile. Before the first one arrives, requests get a 500.
 ///
-/// With `validate_responses`, responses of nodes to described requests are validated too, also cached ones: the
-/// status (itself, then its class such as `4XX`, then `default`), the fields, `Content-Type`, and JSON bodies, in
-/// which `writeOnly` properties are refused. An operation without `responses` accepts any response, one without
-/// `content` any body. Bodies of other types are not checked. A refused response is replaced by a 502 without its
-/// values; the log has them. Head and body wait until the body is checked; if violations are only reported, the
-/// response passes without delay. If bodies are checked, nodes get requests for whole bodies, with gzip and brotli as
-/// the only codings. A body that cannot be checked, because it is over a limit or has another coding, counts as
-/// invalid. The check sees the response after plugins of higher priority; responses of the gateway and of plugins are
-/// not checked.
+/// With `validate_responses`, responses of nodes to described requests are validated too, also cached ones. The plugin
+/// checks the status (itself, then its class such as `4XX`, then `default`), the fields, `Content-Type`, and JSON
+/// bodies. A `writeOnly` property in a response is an error. An operation without `responses` accepts any response,
+/// one without `content` any body. Bodies of other types are not checked. A refused response is replaced by a 502
+/// without its values; the log has them. Head and body wait until the body is checked; if violations are only
+/// reported, the response passes without delay. If bodies are checked, nodes get requests for whole bodies, with gzip
+/// and brotli as the only codings. A body that cannot be checked, because it exceeds a limit or has another coding,
+/// counts as invalid. The check sees the response after plugins of higher priority; responses of the gateway and of
+/// plugins are not checked.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("oneOf" = [{"required": ["spec"]}, {"required": ["spec_url"]}]))]
 struct Config {
@@ -222,14 +222,14 @@ fn warnings(conf: &Value) -> Vec<Problem> {
         found.extend(idle(&["max_resp_body_size"], "without `validate_responses`"));
     }
     if conf.get("reject_if_not_match") == Some(&Value::Bool(false)) {
-        found.extend(idle(&["rejection_status_code"], "where no request is refused"));
+        found.extend(idle(&["rejection_status_code"], "unless requests are refused"));
         if answers != Some("refuse") {
-            found.extend(idle(&["verbose_errors"], "where nothing is refused"));
+            found.extend(idle(&["verbose_errors"], "unless something is refused"));
         }
     }
     let is_tls = url.is_some_and(|url| url.starts_with("https://"));
     if is_tls && conf.get("ssl_verify") != Some(&Value::Bool(true)) {
-        let message = "an attacker between gateway and server can replace the document";
+        let message = "an attacker on the network path can replace the document";
         found.push(Problem::new("ssl_verify", "unverified", message).hint("write `ssl_verify: true`"));
     }
     found.extend(sigma_plugin_kit::service::cleartext(
@@ -273,7 +273,7 @@ impl Config {
 struct Validator {
     config: Config,
     source: Source,
-    /// The handling of answers; None if they are not checked.
+    /// The handling of responses; None if they are not checked.
     answers: Option<Verdict>,
     /// Of the memory for their bodies.
     budget: Budget,
@@ -312,7 +312,7 @@ impl Validator {
                 };
                 Source::Fetched(Remote::of(settings, build.node))
             }
-            (None, None) => return Err("there is neither spec nor spec_url".to_owned()),
+            (None, None) => return Err("set spec or spec_url".to_owned()),
         };
         let problems = counted(build.node, build.resource);
         Ok(Validator {
@@ -342,11 +342,11 @@ impl Validator {
         let specification = match &self.source {
             Source::Written(specification) => Arc::clone(specification),
             Source::Fetched(remote) => match remote.ask(is_last, env) {
-                Asked::Known(specification) => specification,
-                Asked::Waits(fetched) => {
+                FetchStep::Known(specification) => specification,
+                FetchStep::Waits(fetched) => {
                     return Step::wait(fetched, move |(), ctx, env| self.begin(slot, ctx, env, true));
                 }
-                Asked::Nothing => return broken("failed to parse openapi spec"),
+                FetchStep::Nothing => return broken("failed to parse openapi spec"),
             },
         };
         let Some(found) = specification.find(ctx.request.method_token(), &ctx.uri) else {
@@ -365,7 +365,7 @@ impl Validator {
         let then = move |ctx: &mut Context, _: &Env<'_>, read: BodyRead| match read {
             BodyRead::Whole => self.end(&specification, ctx, problems),
             // The status that APISIX has for a body over the limit too; other plugins have 413.
-            _ => broken("error reading the request body. err: the body is over max_req_body_size"),
+            _ => broken("error reading the request body. err: the body exceeds max_req_body_size"),
         };
         Step::ReadBody { limit, then: Box::new(then) }
     }
@@ -408,7 +408,7 @@ impl Validator {
     }
 }
 
-/// The answer where nothing can be said of a request.
+/// The response where nothing can be said of a request.
 fn broken(message: &'static str) -> Step {
     Reply::new(500).json(&json!({ "message": message })).because(message).into()
 }

@@ -67,7 +67,7 @@ pub(super) type Pairs<'p> = [Pair<'p>];
 /// A name and its value.
 pub(super) type Pair<'p> = (Cow<'p, str>, Cow<'p, str>);
 
-/// Fields that have a meaning of their own, with any description in a document.
+/// Fields that have their own meaning, with any description in a document.
 const UNDESCRIBED: [&str; 3] = ["accept", "content-type", "authorization"];
 
 impl Location {
@@ -151,7 +151,7 @@ impl Parameter {
         let name = part.text("name").unwrap_or_default();
         let location = Location::ALL.into_iter().find(|location| part.text("in") == Some(location.name()));
         let location =
-            location.ok_or_else(|| part.wrong("is `in` none of path, query, header and cookie"))?;
+            location.ok_or_else(|| part.wrong("has an invalid `in`; write path, query, header or cookie"))?;
         if location == Location::Header && UNDESCRIBED.iter().any(|known| name.eq_ignore_ascii_case(known)) {
             return Ok(None);
         }
@@ -164,7 +164,7 @@ impl Parameter {
         }))
     }
 
-    /// Reads a field of an answer.
+    /// Reads a field of a response.
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if it is not understood.
@@ -228,7 +228,7 @@ impl Parameter {
                     lines if shape.is_list() => {
                         Some(written.line(&self.name, shape, &lines.join(","), texts)?)
                     }
-                    _ => return Err("it is given more than once".to_owned()),
+                    _ => return Err("it occurs more than once".to_owned()),
                 };
                 self.fits(value.as_ref(), shape.id, texts, limits)
             }
@@ -263,7 +263,7 @@ impl Parameter {
         let text = match own {
             [] => return self.missing(),
             [text] => text,
-            _ => return Err("it is given more than once".to_owned()),
+            _ => return Err("it occurs more than once".to_owned()),
         };
         let Content::Json(schema) = content else { return Ok(()) };
         let value = json_body::read_unambiguous(text.as_bytes(), limits.values);
@@ -321,7 +321,7 @@ impl Written {
         match own[..] {
             [] => Ok(None),
             [text] if !self.explode => delimited(shape, text, delimiter, texts).map(Some),
-            _ if !self.explode => Err("it is given more than once".to_owned()),
+            _ if !self.explode => Err("it occurs more than once".to_owned()),
             _ => texts.repeated(Some(shape), &own).map(Some),
         }
     }
@@ -409,7 +409,7 @@ fn deep_object(
         };
         let member =
             inner.strip_suffix(']').filter(|member| !member.is_empty() && !member.contains(['[', ']']));
-        let member = member.ok_or("its members have no members")?;
+        let member = member.ok_or("nested members are not supported")?;
         members.entry(member).or_default().push(value);
     }
     if members.is_empty() {

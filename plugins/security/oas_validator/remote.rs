@@ -14,7 +14,7 @@ use sigma_plugin_kit::freshness::Freshness;
 use sigma_plugin_kit::registry::Registry;
 use sigma_plugin_kit::web::{Address, Reply, Web, WebRequest, WebSettings};
 
-/// Milliseconds after which a server that gave no document is asked again.
+/// Milliseconds after which a server that gave no document is queried again.
 const PAUSE_MS: u64 = 1_000;
 
 /// All that tells one source of a document from another.
@@ -41,7 +41,7 @@ pub(super) struct Remote {
 struct Remotes(Registry<Settings, Remote>);
 
 /// The next step of a request.
-pub(super) enum Asked {
+pub(super) enum FetchStep {
     Known(Arc<Specification>),
     Waits(Pin<Box<dyn Future<Output = ()>>>),
     Nothing,
@@ -64,11 +64,11 @@ impl Remote {
     }
 
     /// The document; `is_last`: the request has waited for it.
-    pub(super) fn ask(self: &Arc<Self>, is_last: bool, env: &Env<'_>) -> Asked {
+    pub(super) fn ask(self: &Arc<Self>, is_last: bool, env: &Env<'_>) -> FetchStep {
         let read = self.cell.read();
         match Fetched::<Specification>::turn(self, &read, read.value.is_some(), is_last, env) {
-            Turn::Wait(fetched) => Asked::Waits(fetched),
-            Turn::Use | Turn::Refuse => read.value.map_or(Asked::Nothing, Asked::Known),
+            Turn::Wait(fetched) => FetchStep::Waits(fetched),
+            Turn::Use | Turn::Refuse => read.value.map_or(FetchStep::Nothing, FetchStep::Known),
         }
     }
 }
@@ -93,10 +93,10 @@ impl Document for Specification {
         };
         // A large one takes a while, and the control thread has more to do.
         let read = tokio::task::spawn_blocking(move || {
-            let text = String::from_utf8(body).map_err(|_| "it is no UTF-8".to_owned())?;
+            let text = String::from_utf8(body).map_err(|_| "it is not UTF-8".to_owned())?;
             Specification::read(&text, scope)
         });
-        let read = read.await.map_err(|_| "reading it has failed".to_owned())?;
+        let read = read.await.map_err(|_| "cannot read it".to_owned())?;
         read.map_err(|error| format!("{address}: {error}"))
     }
 }

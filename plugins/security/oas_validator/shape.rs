@@ -165,7 +165,7 @@ impl Shape {
         let id = source.reading.schema(pointer)?;
         let document = source.document;
         let Some(value) = document.root().value.pointer(pointer) else {
-            return Err(format!("there is no schema at `{pointer}`"));
+            return Err(format!("no schema at `{pointer}`"));
         };
         let mut survey = Survey::default();
         survey.look(document, Part { pointer: pointer.to_owned(), value })?;
@@ -174,7 +174,7 @@ impl Shape {
         };
         let mut inner = |part: &Part<'_>| Shape::within(source, &part.pointer, levels);
         let items = survey.items.as_ref().filter(|_| survey.is_array).map(&mut inner).transpose()?;
-        // Without a schema of their own, items are texts.
+        // Without their own schema, items are texts.
         let items = match items {
             None if survey.is_array => {
                 Some(Shape { id, scalars: Scalars::default(), items: None, members: None })
@@ -287,7 +287,7 @@ impl<'s> Texts<'s> {
         for (name, text) in pairs {
             let value = self.scalar(shape.member(name), text);
             if members.insert(name.to_owned(), value).is_some() {
-                return Err(format!("the property {name} is given more than once"));
+                return Err(format!("the property {name} occurs more than once"));
             }
         }
         Ok(Value::Object(members))
@@ -307,7 +307,7 @@ impl<'s> Texts<'s> {
             }
             (Some(shape), _) if shape.is_list() => Ok(self.list(shape, texts.iter().copied())),
             (shape, [one]) => Ok(self.scalar(shape, one)),
-            _ => Err("it is given more than once".to_owned()),
+            _ => Err("it occurs more than once".to_owned()),
         }
     }
 }
@@ -368,7 +368,7 @@ mod tests {
         // Schemas that refer to themselves end.
         let own = json!({"type": "object", "properties": {"a": {"$ref": "#/s"}, "b": {"$ref": "#/s"}}});
         check(own, &["x"], json!("x"));
-        let twice = Err("it is given more than once".to_owned());
+        let twice = Err("it occurs more than once".to_owned());
         assert_eq!(read(&json!({"type": "integer"}), &["1", "2"]), twice);
         assert_eq!(read(&json!({}), &["1", "2"]), twice);
     }

@@ -24,7 +24,7 @@ pub(super) const MOST_BYTES: usize = 16 << 20;
 #[derive(Debug)]
 pub(super) struct Specification {
     schemas: Schemas,
-    /// Those of answers.
+    /// Those of responses.
     answer_schemas: Schemas,
     tree: Tree,
     operations: Vec<Operation>,
@@ -44,7 +44,7 @@ pub(super) struct Operation {
     path: Vec<String>,
     parameters: Vec<Parameter>,
     pub(super) body: Option<Body>,
-    /// The requirements on answers; None if the document does not have any, or they are not used.
+    /// The requirements on responses; None if the document does not have any, or they are not used.
     pub(super) answers: Option<Answers>,
 }
 
@@ -100,18 +100,18 @@ impl Specification {
         Some(Match { specification: self, number, operation: &self.operations[number], captures })
     }
 
-    /// The answers of an operation; None if nothing is said of them.
+    /// The responses of an operation; None if nothing is said of them.
     pub(super) fn answers(&self, operation: usize) -> Option<&Answers> {
         self.operations.get(operation)?.answers.as_ref()
     }
 
-    /// Checks the head of an answer to a request of an operation.
+    /// Checks the head of a response to a request of an operation.
     pub(super) fn look(&self, operation: usize, ctx: &Context, limits: Limits) -> Looked {
         let texts = Texts::new(&self.answer_schemas);
         self.answers(operation).map_or_else(Looked::default, |answers| answers.look(ctx, &texts, limits))
     }
 
-    /// Checks the body of an answer.
+    /// Checks the body of a response.
     pub(super) fn answer(&self, schema: SchemaId, body: &[u8], limits: Limits) -> Result<(), String> {
         let value = body::json(body, limits)?;
         self.answer_schemas.check_of_stranger(schema, &value, limits.steps)
@@ -230,7 +230,7 @@ impl Match<'_> {
 fn header(parameter: &Parameter, ctx: &Context, texts: &Texts<'_>, limits: Limits) -> Result<(), String> {
     let name = parameter.name().as_bytes();
     let fields = ctx.request.headers.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name));
-    let lines = fields.map(|(_, value)| std::str::from_utf8(value).map_err(|_| "it is no UTF-8".to_owned()));
+    let lines = fields.map(|(_, value)| std::str::from_utf8(value).map_err(|_| "it is not UTF-8".to_owned()));
     parameter.check_lines(&lines.collect::<Result<Vec<&str>, String>>()?, texts, limits)
 }
 
@@ -243,5 +243,5 @@ pub(super) fn check_coding(headers: &Headers) -> Result<(), String> {
     let is_plain = fields.all(|(name, coding)| {
         !name.eq_ignore_ascii_case(b"content-encoding") || coding.eq_ignore_ascii_case(b"identity")
     });
-    if is_plain { Ok(()) } else { Err("it has a Content-Encoding, send it without".to_owned()) }
+    if is_plain { Ok(()) } else { Err("it has a Content-Encoding; send the body unencoded".to_owned()) }
 }

@@ -61,8 +61,8 @@ fn parameters() {
     check("?limit=101", "query parameter 'limit': expected 101 to be at most 100");
     check("?limit=x", "query parameter 'limit': wrong type: expected integer, got string");
     check("?limit", "query parameter 'limit': wrong type: expected integer, got string");
-    check("?limit=1&limit=2", "query parameter 'limit': it is given more than once");
-    check("?limit=1&l%69mit=200", "query parameter 'limit': it is given more than once");
+    check("?limit=1&limit=2", "query parameter 'limit': it occurs more than once");
+    check("?limit=1&l%69mit=200", "query parameter 'limit': it occurs more than once");
     check("?tags=abc&tags=d", "");
     check("?tags=a&tags=b&tags=c", "query parameter 'tags': expect array to have at most 2 items");
     check("?ids=1,2,3", "");
@@ -70,7 +70,7 @@ fn parameters() {
         "?ids=1%2Cx",
         "query parameter 'ids': failed to validate item 2: wrong type: expected integer, got string",
     );
-    check("?ids=1&ids=2", "query parameter 'ids': it is given more than once");
+    check("?ids=1&ids=2", "query parameter 'ids': it occurs more than once");
     check("?piped=true|false", "");
     check(
         "?piped=true|2",
@@ -87,9 +87,9 @@ fn parameters() {
         "query parameter 'filter': property \"age\" validation failed: wrong type: expected integer, got string",
     );
     check("?filter[size]=1", "query parameter 'filter': additional properties forbidden, found size");
-    check("?filter[a][b]=1", "query parameter 'filter': its members have no members");
+    check("?filter[a][b]=1", "query parameter 'filter': nested members are not supported");
     check("?filter[age]=3&filter=x", "query parameter 'filter': `filter[…]` is expected");
-    check("?filter[age]=3&filter[age]=4", "query parameter 'filter': [age]: it is given more than once");
+    check("?filter[age]=3&filter[age]=4", "query parameter 'filter': [age]: it occurs more than once");
     check("?x=1&y=2.5", "");
     check("?x=1", "query parameter 'point': property \"y\" is required");
     check("?where=%7B%22a%22:1%7D", "");
@@ -112,14 +112,14 @@ fn parameters() {
     );
     check("\nX-Trace: 12345678", "");
     check("\nX-Trace: 123456789", "header parameter 'X-Trace': string too long, expected at most 8, got 9");
-    check("\nX-Trace: 1\nX-Trace: 2", "header parameter 'X-Trace': it is given more than once");
+    check("\nX-Trace: 1\nX-Trace: 2", "header parameter 'X-Trace': it occurs more than once");
     check("\nCookie: sid=0f; other=x", "");
     check("\nCookie: sid=0g", "cookie parameter 'sid': failed to match pattern \"^[0-9a-f]+$\" with \"0g\"");
-    check("\nCookie: sid=0f; sid=evil", "cookie parameter 'sid': it is given more than once");
+    check("\nCookie: sid=0f; sid=evil", "cookie parameter 'sid': it occurs more than once");
     check(
         "?a=%ff",
         &["limit", "tags", "ids", "piped", "spaced", "filter", "point", "where", "flag"]
-            .map(|name| format!("query parameter '{name}': it is no UTF-8"))
+            .map(|name| format!("query parameter '{name}': it is not UTF-8"))
             .join("\n"),
     );
     check(
@@ -180,14 +180,14 @@ fn bodies() {
         b"name=a&sizes=1,x",
         "body: property \"sizes\" validation failed: failed to validate item 2: wrong type: expected integer, got string",
     );
-    check(FORM, b"name=a&name=b", "body: invalid form: name: it is given more than once");
+    check(FORM, b"name=a&name=b", "body: invalid form: name: it occurs more than once");
     check(FORM, b"name=a&inner=%7B%22name%22%3A%22b%22%7D", "");
     check(
         FORM,
         b"name=a&inner=x",
         "body: invalid form: inner: invalid JSON body: expected value at line 1 column 1",
     );
-    check(FORM, b"name=%ff", "body: invalid form: it is no UTF-8");
+    check(FORM, b"name=%ff", "body: invalid form: it is not UTF-8");
     check("Content-Type: text/csv", b"anything", "");
     let undeclared = |shown: &str| format!("body: content type {shown} is not declared in the spec");
     check("Content-Type: application/xml", b"<a/>", &undeclared("application/xml"));
@@ -208,13 +208,13 @@ fn bodies() {
     check(
         &format!("{JSON}\nContent-Encoding: gzip"),
         b"{}",
-        "body: it has a Content-Encoding, send it without",
+        "body: it has a Content-Encoding; send the body unencoded",
     );
     check(&format!("{JSON}\nContent-Encoding: identity"), br#"{"name": "a"}"#, "");
     check(
         "Content-Type: text/csv\nContent-Encoding: gzip",
         b"x",
-        "body: it has a Content-Encoding, send it without",
+        "body: it has a Content-Encoding; send the body unencoded",
     );
 }
 
@@ -237,7 +237,7 @@ fn bodies_of_parts_and_of_types_with_a_star() {
         &[file, ("count", "", "x")],
         "body: property \"count\" validation failed: wrong type: expected integer, got string",
     );
-    multipart(&[file, file], "body: invalid multipart body: file: it is given more than once");
+    multipart(&[file, file], "body: invalid multipart body: file: it occurs more than once");
     multipart(
         &[("file", "Content-Type: text/html\r\n", "x")],
         "body: invalid multipart body: file: content type text/html is not declared in the spec",
@@ -261,7 +261,7 @@ fn bodies_of_parts_and_of_types_with_a_star() {
     assert_eq!(problems(&entry, "DELETE /v1/things/7", b"x"), "");
 }
 
-/// Status and body of the answer to a request; `passed` if the request passes.
+/// Status and body of the response to a request; `passed` if the request passes.
 fn answer(more: &Value, head: &str, body: &[u8]) -> String {
     let mut case = Case::new(&format!("{head}\nContent-Length: {}", body.len()));
     case.body = body.to_vec();
@@ -288,7 +288,7 @@ fn answers_as_they_are_wanted() {
     skips("skip_request_body_validation", "PUT /v1/things/7 HTTP/1.1\nHost: h\nContent-Type: a/b");
     let put = format!("PUT /v1/things/7 HTTP/1.1\nHost: h\n{JSON}");
     let too_large =
-        r#"500 {"message":"error reading the request body. err: the body is over max_req_body_size"}"#;
+        r#"500 {"message":"error reading the request body. err: the body exceeds max_req_body_size"}"#;
     assert_eq!(answer(&json!({"max_req_body_size": 11}), &put, br#"{"name":"a"}"#), too_large);
     assert_eq!(answer(&json!({"max_req_body_size": 12}), &put, br#"{"name":"a"}"#), "passed");
     let many = answer(&json!({"max_body_values": 2}), &put, br#"{"name":"a","sizes":[1]}"#);
@@ -308,14 +308,14 @@ fn nothing_passes_without_a_document() {
     assert_eq!(summary(reply.as_ref()), r#"500 {"message":"failed to parse openapi spec"}"#);
 }
 
-/// The answer of a node to a request.
+/// The response of a node to a request.
 struct Answered<'a> {
     status: u16,
     fields: &'a str,
     body: &'a [u8],
 }
 
-/// Returns the client's answer: its status and body, or the reply that replaces it.
+/// Returns the client's response: its status and body, or the reply that replaces it.
 fn passed(case: &mut Case, entry: &Entry, answer: &Answered<'_>) -> String {
     case.respond(answer.status, answer.fields);
     case.ctx.record.source = Source::Upstream;
@@ -367,19 +367,19 @@ fn heads_of_answers() {
         assert_eq!(refused(GET, &json!({}), &answer), expected, "{status} {fields}");
     };
     check(200, "Content-Type: text/csv\nX-Left: 0", "x", "");
-    check(200, "Content-Type: text/csv", "x", "header 'X-Left' does not fit");
-    check(200, "Content-Type: text/csv\nX-Left: -1", "x", "header 'X-Left' does not fit");
-    check(200, "Content-Type: text/csv\nX-Left: 1\nX-Left: 1", "x", "header 'X-Left' does not fit");
+    check(200, "Content-Type: text/csv", "x", "header 'X-Left' does not match");
+    check(200, "Content-Type: text/csv\nX-Left: -1", "x", "header 'X-Left' does not match");
+    check(200, "Content-Type: text/csv\nX-Left: 1\nX-Left: 1", "x", "header 'X-Left' does not match");
     check(200, "Content-Type: text/csv\nX-Left: 1\nX-Ids: 1,2\nX-Ids: 3", "x", "");
     check(200, "Content-Type: text/csv\nX-Left: 1\nSet-Cookie: a=1\nSet-Cookie: a=2, b", "x", "");
-    let cookie = "header 'Set-Cookie' does not fit";
+    let cookie = "header 'Set-Cookie' does not match";
     check(200, "Content-Type: text/csv\nX-Left: 1\nSet-Cookie: a=1\nSet-Cookie: b=2", "x", cookie);
     check(200, "X-Left: 1", "", "content type (none) is not declared in the spec");
     check(
         200,
         "Content-Type: application/xml; a=b",
         "<a/>",
-        "header 'X-Left' does not fit\ncontent type application/xml is not declared in the spec",
+        "header 'X-Left' does not match\ncontent type application/xml is not declared in the spec",
     );
     check(200, "Content-Type: a/b\nContent-Type: c/d\nX-Left: 1", "", "it has more than one Content-Type");
     check(204, "", "", "");
@@ -387,7 +387,7 @@ fn heads_of_answers() {
     check(418, "", "", "");
     check(418, "Content-Type: a/b", "", "content type a/b is not declared in the spec");
     check(404, "Content-Type: application/problem+json", r#"{"title":"x"}"#, "");
-    check(404, "Content-Type: application/problem+json", r#"{"title":1}"#, "body does not fit");
+    check(404, "Content-Type: application/problem+json", r#"{"title":1}"#, "body does not match");
     check(404, "Content-Type: text/html", "x", "");
     // Of the default nothing is said.
     check(500, "Content-Type: application/json", "{", "");
@@ -411,15 +411,15 @@ fn bodies_of_answers() {
     };
     let good = br#"{"name": "a", "id": 7, "inner": {"name": "b"}}"#;
     check(json!({}), good, "");
-    check(json!({}), b"", "body does not fit");
-    check(json!({}), b"{", "body does not fit");
-    check(json!({}), br#"{"name": "a", "name": "b"}"#, "body does not fit");
-    check(json!({}), br#"{"name": "a", "pin": "x"}"#, "body does not fit");
-    check(json!({}), br#"{"name": "secret of somebody"}"#, "body does not fit");
+    check(json!({}), b"", "body does not match");
+    check(json!({}), b"{", "body does not match");
+    check(json!({}), br#"{"name": "a", "name": "b"}"#, "body does not match");
+    check(json!({}), br#"{"name": "a", "pin": "x"}"#, "body does not match");
+    check(json!({}), br#"{"name": "secret of somebody"}"#, "body does not match");
     check(json!({"max_resp_body_size": good.len()}), good, "");
-    check(json!({"max_resp_body_size": good.len() - 1}), good, "the body is over max_resp_body_size");
-    check(json!({"max_body_values": 3}), good, "body does not fit");
-    check(json!({"max_steps": 2}), good, "body does not fit");
+    check(json!({"max_resp_body_size": good.len() - 1}), good, "the body exceeds max_resp_body_size");
+    check(json!({"max_body_values": 3}), good, "body does not match");
+    check(json!({"max_steps": 2}), good, "body does not match");
     let quiet = refused(
         GET,
         &json!({"verbose_errors": false}),
@@ -450,15 +450,15 @@ fn bodies_that_are_encoded() {
     brotli.write_all(br#"{"name": "a"}"#).unwrap();
     check("br", &brotli.into_inner(), "");
     check("gzip", &gzipped(br#"{"name": "a"}"#), "");
-    check("gzip", &gzipped(br#"{"name": 1}"#), "body does not fit");
-    check("gzip", br#"{"name": "a"}"#, "the body is not encoded as its Content-Encoding says");
+    check("gzip", &gzipped(br#"{"name": 1}"#), "body does not match");
+    check("gzip", br#"{"name": "a"}"#, "the body does not match its Content-Encoding");
     let long = format!(r#"{{"name": "{}"}}"#, "a".repeat(500));
-    check("gzip", &gzipped(long.as_bytes()), "the decoded body is over max_resp_body_size");
+    check("gzip", &gzipped(long.as_bytes()), "the decoded body exceeds max_resp_body_size");
     check("zstd", b"x", "the body has a Content-Encoding other than gzip and br");
     check("identity", br#"{"name": "a"}"#, "");
 }
 
-/// A node whose bodies are looked at is asked for what can be looked at; others are asked as the client asks.
+/// A node whose bodies are looked at is requested what can be looked at; others are asked as the client asks.
 #[test]
 fn nodes_are_asked_for_whole_decodable_answers() {
     let entry = plugin(&json!({"validate_responses": "report"}));
@@ -473,7 +473,7 @@ fn nodes_are_asked_for_whole_decodable_answers() {
     check("DELETE /v1/things/7", [Some("zstd, gzip;q=0.5"), Some("bytes=0-1")]);
 }
 
-/// A reported answer passes as it came, and so does one that cannot be checked.
+/// A reported response passes as it came, and so does one that cannot be checked.
 #[test]
 fn answers_that_are_reported() {
     let more = json!({"validate_responses": "report", "max_resp_body_size": 20});
@@ -490,7 +490,7 @@ fn answers_that_are_reported() {
     check(200, "Content-Type: application/json", r#"{"name": 1}"#);
     check(200, "Content-Type: a/b", "x");
     check(200, OF_JSON, &format!(r#"{{"name": "{}"}}"#, "a".repeat(500)));
-    // The memory of an earlier answer over the limit is given back.
+    // The memory of an earlier response over the limit is given back.
     check(200, OF_JSON, r#"{"name": 2}"#);
 }
 
@@ -549,7 +549,7 @@ fn answers_of_others_pass() {
     check("GET /v1/things/7", Source::Gateway, None, false);
     check("GET /v1/things/7", Source::Fault, None, false);
     check("GET /elsewhere", Source::Upstream, None, false);
-    // Nothing is said of its answers.
+    // Nothing is said of its responses.
     check("DELETE /v1/things/7", Source::Upstream, None, false);
 }
 
@@ -564,7 +564,7 @@ fn bad_configurations_are_refused() {
     );
     check(json!({"spec": "{"}), "invalid JSON string provided, err: ");
     check(json!({"spec": "{\"a\": 1, \"a\": 2}"}), "invalid JSON string provided, err: ");
-    check(json!({"spec": "openapi: 2.0.0"}), "OpenAPI 2.0.0 is not known, write 3.0 or 3.1");
+    check(json!({"spec": "openapi: 2.0.0"}), "OpenAPI 2.0.0 is not supported; write 3.0 or 3.1");
     check(json!({"spec": ""}), "string too short");
     check(json!({"spec_url": "ftp://a"}), "failed to match pattern");
     check(json!({"spec_url": "http://a", "timeout": 999}), "expected 999 to be at least 1000");
@@ -572,7 +572,10 @@ fn bad_configurations_are_refused() {
     check(json!({"spec_url": "http://a", "rejection_status_code": 600}), "expected 600 to be at most 599");
     let of = |item: Value| json!({"spec": json!({"openapi": "3.1.0", "paths": {"/a": {"get": item}, "/{b}": {}}}).to_string()});
     let with = |parameter: Value| of(json!({"parameters": [parameter]}));
-    check(with(json!({"name": "a", "in": "body"})), "is `in` none of path, query, header and cookie");
+    check(
+        with(json!({"name": "a", "in": "body"})),
+        "has an invalid `in`; write path, query, header or cookie",
+    );
     check(
         with(json!({"name": "a", "in": "query", "style": "simple"})),
         "has the style `simple`, which a query parameter cannot have",
@@ -600,7 +603,7 @@ fn bad_configurations_are_refused() {
         check(merged(conf, &json!({"validate_responses": "refuse"})), expected);
     };
     answers(json!({"200": {}}), "");
-    answers(json!({"2xx": {}}), "`/paths/~1a/get/responses/2xx` is of no status such as 404, 4XX or default");
+    answers(json!({"2xx": {}}), "`/paths/~1a/get/responses/2xx` is not a status such as 404, 4XX or default");
     answers(json!({"200": {"$ref": "#/x"}}), "`#/x` leads nowhere");
     answers(json!({"200": {"headers": {"A": {"style": "form"}}}}), "has the style `form`");
     answers(json!({"200": {"content": {"a/b": {}, "A/B;c": {}}}}), "is the same media type as another one");

@@ -29,7 +29,7 @@ struct Node {
 }
 
 /// The operation of a request, and what its path has for the parameters, in their order.
-pub(super) type Found<'p> = (usize, Vec<&'p [u8]>);
+pub(super) type MatchedPath<'p> = (usize, Vec<&'p [u8]>);
 
 impl Default for Tree {
     fn default() -> Tree {
@@ -48,7 +48,7 @@ impl Tree {
             return Err(format!("a path has more than {MOST_SEGMENTS} segments"));
         }
         if self.paths > MOST_PATHS {
-            return Err(format!("there are more than {MOST_PATHS} paths"));
+            return Err(format!("the document has more than {MOST_PATHS} paths"));
         }
         let mut at = 0;
         for segment in &template.0 {
@@ -58,7 +58,7 @@ impl Tree {
         match ends.iter().find(|(known, _)| **known == *method) {
             // Servers may differ in more than their paths.
             Some((_, known)) if *known == operation => Ok(()),
-            Some(_) => Err("two paths differ in the names of their parameters only".to_owned()),
+            Some(_) => Err("two paths differ only in the names of their parameters".to_owned()),
             None => {
                 ends.push((method.into(), operation));
                 Ok(())
@@ -92,7 +92,7 @@ impl Tree {
 
     /// The operation of a method and a path that was normalised. From left to right a literal segment is
     /// preferred to one with a parameter, as long as the rest has the method. No node is looked at twice.
-    pub(super) fn find<'p>(&self, method: &[u8], path: &'p [u8]) -> Option<Found<'p>> {
+    pub(super) fn find<'p>(&self, method: &[u8], path: &'p [u8]) -> Option<MatchedPath<'p>> {
         let segments = path.split(|b| *b == b'/').filter(|segment| !segment.is_empty());
         // One more than any path has is as good as all.
         let segments: Vec<&[u8]> = segments.take(MOST_SEGMENTS + 1).collect();
@@ -211,7 +211,7 @@ mod tests {
     fn paths_that_are_refused() {
         let mut tree = tree(&["GET /a/{b}"]);
         let mut add = |method: &str, path: &str| tree.add(method, &Template::parse(path).unwrap(), 7);
-        let same = "two paths differ in the names of their parameters only";
+        let same = "two paths differ only in the names of their parameters";
         assert_eq!(add("GET", "/a/{c}").unwrap_err(), same);
         assert_eq!(add("GET", &"/a".repeat(129)).unwrap_err(), "a path has more than 128 segments");
         assert_eq!(add("POST", "/a/{c}"), Ok(()));

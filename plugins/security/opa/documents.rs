@@ -32,7 +32,7 @@ type Document = (Source, Option<Rc<str>>);
 
 /// The documents of one worker, by the address of their source and their kind.
 #[derive(Default)]
-struct Kept(RefCell<HashMap<(usize, &'static str), Document>>);
+struct WorkerDocuments(RefCell<HashMap<(usize, &'static str), Document>>);
 
 /// A resource as JSON.
 fn written<T: AnyResource + Serialize>(resource: &Option<Resource>) -> Option<Value> {
@@ -97,7 +97,7 @@ impl Documents {
         source: Source,
         make: impl FnOnce() -> Option<Value>,
     ) -> Option<Rc<str>> {
-        let kept = env.local.part(Kept::default);
+        let kept = env.local.part(WorkerDocuments::default);
         let mut kept = kept.0.borrow_mut();
         if kept.len() >= KEPT {
             kept.clear();

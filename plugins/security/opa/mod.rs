@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sigma_http::{Headers, Method};
 use sigma_plugin::descriptor::InlineUpstream;
-use sigma_plugin::outbound::{Answer, Call, CallError, Service};
+use sigma_plugin::outbound::{Call, CallError, Service, ServiceResponse};
 use sigma_plugin::owned::texts;
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::variable_fields::{VariableField, VariableForm};
@@ -88,7 +88,7 @@ log in
 /// The name of the agent among the plugin's upstreams.
 const AGENT: &str = "agent";
 
-/// Most bytes of the agent's answer: a page for a person, or a list of fields.
+/// Most bytes of the agent's response: a page for a person, or a list of fields.
 const ANSWER_BYTES: usize = 1 << 20;
 
 /// Authorizes requests by an Open Policy Agent.
@@ -149,11 +149,11 @@ impl Configuration for Config {
         if self.policy.is_empty()
             || !self.policy.bytes().all(|b| b.is_ascii_graphic() && !b"?#%".contains(&b))
         {
-            return Err("policy: it is a path such as `example/rules`".to_owned());
+            return Err("policy: write a path such as `example/rules`".to_owned());
         }
         if self.cache.is_some() && self.with_body {
-            let hint = "leave with_body or cache out";
-            return Err(format!("cache: with the body the agent decides about each request; {hint}"));
+            let hint = "remove with_body or cache";
+            return Err(format!("cache: with the body, OPA must decide about each request; {hint}"));
         }
         let mut names = self.send_headers_upstream.iter().flatten();
         match names.find(|name| !is_name(name) || frames(name)) {
@@ -172,7 +172,7 @@ fn upstream(conf: &Value) -> Option<InlineUpstream> {
 
 struct Opa(Arc<Agent>);
 
-/// The queries to the agent, and the handling of its answers.
+/// The queries to the agent, and the handling of its responses.
 struct Agent {
     /// The key of the agent's upstream.
     upstream: Box<str>,
@@ -294,7 +294,7 @@ impl Agent {
 enum Verdict {
     /// The request passes; the values of each field of `send_headers_upstream`, in their order.
     Pass(Vec<Vec<Vec<u8>>>),
-    /// The request is answered.
+    /// The request gets a response.
     Refusal(Reply),
     /// There was no decision: the status for the client, and the reason.
     None(u16, String),
@@ -334,7 +334,7 @@ impl Inquiry for Agent {
     }
 
     /// The sources of [`Agent::input`]: building the input costs more than a cached decision may.
-    fn told(&self, ctx: &Context, env: &Env<'_>, told: &mut KeyOf) {
+    fn key_parts(&self, ctx: &Context, env: &Env<'_>, told: &mut KeyOf) {
         told.part(ctx.scheme().as_bytes());
         told.part(ctx.request.method_token());
         told.part(&ctx.host_name());
@@ -374,7 +374,7 @@ impl Inquiry for Agent {
         }
     }
 
-    fn verdict(&self, answer: Result<Answer, CallError>) -> Verdict {
+    fn verdict(&self, answer: Result<ServiceResponse, CallError>) -> Verdict {
         let answer = match answer {
             Ok(answer) => answer,
             Err(error) => return Verdict::None(403, error.0),
@@ -387,7 +387,8 @@ impl Inquiry for Agent {
                 return Verdict::None(503, error.to_owned());
             }
             Some(_) => {
-                let error = "`result` of its response is no object: name the package, not a rule in it";
+                let error =
+                    "`result` of its response is not an object: set `policy` to the package, not to a rule";
                 return Verdict::None(500, error.to_owned());
             }
         };
@@ -434,12 +435,12 @@ impl Inquiry for Agent {
     }
 }
 
-/// Returns the answer to a refused client.
+/// Returns the response to a refused client.
 fn refusal(result: &Map<String, Value>) -> Reply {
     let status = result.get("status_code").and_then(Value::as_u64);
     let status =
         status.and_then(|status| u16::try_from(status).ok()).filter(|status| (200..=999).contains(status));
-    let mut reply = Reply::new(status.unwrap_or(403)).because("the policy refuses it");
+    let mut reply = Reply::new(status.unwrap_or(403)).because("the policy denies the request");
     for (name, value) in result.get("headers").and_then(Value::as_object).into_iter().flatten() {
         if is_name(name) && !frames(name) {
             for value in values(value) {

@@ -1,4 +1,4 @@
-//! Inputs of an agent, and the results of its answers.
+//! Inputs of an agent, and the results of its responses.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -6,14 +6,14 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use sigma_config::resources::{Consumer, Route, Service};
 use sigma_plugin::context::{RouteFacts, RouteResources};
-use sigma_plugin::outbound::{Answer, Call, CallError, Calling, Outbound};
+use sigma_plugin::outbound::{Call, CallError, Calling, Outbound, ServiceResponse};
 use sigma_plugin::{Build, Env, Reply, Resource};
 
 use super::super::inquiry::{Outcome, told_by};
 use super::Opa;
 use crate::testing::{Case, entry, refusal, summary, warned};
 
-/// An agent with a fixed answer, which keeps its inputs.
+/// An agent with a fixed response, which keeps its inputs.
 struct Agent {
     answer: Result<Vec<u8>, CallError>,
     asked: RefCell<Vec<Call>>,
@@ -22,12 +22,16 @@ struct Agent {
 impl Outbound for Agent {
     fn call(&self, call: Call) -> Calling {
         self.asked.borrow_mut().push(call);
-        let answer = self.answer.clone().map(|body| Answer { status: 200, body, ..Answer::default() });
+        let answer = self.answer.clone().map(|body| ServiceResponse {
+            status: 200,
+            body,
+            ..ServiceResponse::default()
+        });
         Box::pin(std::future::ready(answer))
     }
 }
 
-/// Queries an agent with this answer; returns its input, and the result for the request.
+/// Queries an agent with this response; returns its input, and the result for the request.
 fn asked(case: &mut Case, conf: Value, told: Result<&str, &str>) -> (Value, Option<Reply>) {
     let answer = told.map(|text| text.as_bytes().to_vec()).map_err(|error| CallError(error.to_owned()));
     let agent = Agent { answer, asked: RefCell::default() };
@@ -175,7 +179,7 @@ fn configurations() {
     check(json!({"host": "http://opa:8181"}), "property \"policy\" is required");
     check(json!({"policy": "example"}), "property \"host\" is required");
     check(json!({"host": "http://opa?x", "policy": "a"}), "host: it has a query");
-    check(json!({"host": "http://opa", "policy": "a?b"}), "policy: it is a path such as `example/rules`");
+    check(json!({"host": "http://opa", "policy": "a?b"}), "policy: write a path such as `example/rules`");
     check(
         json!({"host": "http://opa", "policy": "a", "send_headers_upstream": ["Content-Length"]}),
         "send_headers_upstream: `Content-Length` cannot be set",
@@ -191,7 +195,7 @@ fn configurations() {
     );
     check(
         json!({"host": "http://opa", "policy": "a", "with_body": true, "cache": {"ttl": 10}}),
-        "cache: with the body the agent decides about each request; leave with_body or cache out",
+        "cache: with the body, OPA must decide about each request; remove with_body or cache",
     );
     let scope = sigma_schema::plugins::PluginScope::Http;
     let conf = json!({"host": "http://opa", "policy": "a", "ssl_verify": false});

@@ -80,11 +80,11 @@ HTTP/1.1 200 OK
 /// all of them, and `claim: {path, values, separator}`, a claim of `jwt-auth` with `store_in_ctx`, which must have
 /// one of `values`.
 ///
-/// A missing value never grants access: a rule on a missing variable, claim or consumer does not match in an `ALLOW`,
-/// negated or not, and refuses in a `DENY`. `["…", "==", null]` tests for absence. For repeated fields, arguments and
-/// cookies all values count, because nodes differ in the one that they use: a rule of a `DENY` matches if one value
-/// matches, a rule of an `ALLOW` if all do. Items of a field separated by commas are values as well. Metrics count by
-/// the resource of the rules (`rbac_decisions_total`).
+/// A missing value never grants access. A rule on a missing variable, claim or consumer does not match in an `ALLOW`,
+/// negated or not. In a `DENY` it denies the request. `["…", "==", null]` tests for absence. For repeated fields,
+/// arguments and cookies all values count, because nodes differ in the value that they use. A rule of a `DENY` matches
+/// if one value matches, a rule of an `ALLOW` if all do. Items of a field separated by commas are values as well.
+/// Metrics count by the resource of the rules (`rbac_decisions_total`).
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("anyOf" = [{"required": ["rules"]}, {"required": ["shadow_rules"]}]))]
 struct Config {
@@ -239,7 +239,7 @@ impl Rbac {
             enforced: config.rules.map(Guard::new).transpose()?,
             shadow: config.shadow_rules.map(Guard::new).transpose()?,
             refusal: config.refusal,
-            reply: Reply::new(config.rejected_code).json(&message).because("no policy lets it pass"),
+            reply: Reply::new(config.rejected_code).json(&message).because("no policy allows the request"),
             counted: counted(build.node, build.resource),
             resource: build.resource.into(),
         })
@@ -257,7 +257,7 @@ impl Plugin for Rbac {
                 && let Some(left_out) = COMPLAINT.due()
             {
                 let resource = &self.resource;
-                tracing::warn!(%resource, policy, left_out, "rbac: the shadow rules would have refused a request");
+                tracing::warn!(%resource, policy, left_out, "rbac: the shadow rules would have denied a request");
             }
         }
         let Some(enforced) = &self.enforced else { return Step::Next };

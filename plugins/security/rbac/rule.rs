@@ -60,7 +60,7 @@ impl<'de> Deserialize<'de> for Yes {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Yes, D::Error> {
         match bool::deserialize(deserializer)? {
             true => Ok(Yes),
-            false => Err(D::Error::custom("`any` is `true` or left out")),
+            false => Err(D::Error::custom("`any` must be `true` or absent")),
         }
     }
 }
@@ -104,9 +104,9 @@ impl<'de> Deserialize<'de> for Path {
             Err(_) => Vec::new(),
         };
         match steps.is_empty() || steps.iter().any(String::is_empty) {
-            true => {
-                Err(D::Error::custom("`path` is a text such as `realm_access.roles`, or a list of names"))
-            }
+            true => Err(D::Error::custom(
+                "`path` must be a string such as `realm_access.roles`, or a list of names",
+            )),
             false => Ok(Path(steps)),
         }
     }
@@ -165,7 +165,7 @@ impl Rule {
             return Err("`vars` without a condition would match everything: write `any: true`".to_owned());
         }
         if let Some(name) = expr.needs_body() {
-            return Err(format!("`vars` asks for `{name}`, and the body has not been read"));
+            return Err(format!("`vars` uses `{name}`, but the request body has not been read"));
         }
         match expr.unknown() {
             Some(reason) => Err(reason),

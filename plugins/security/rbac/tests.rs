@@ -134,7 +134,7 @@ fn bad_configurations_are_refused() {
     check(json!({"rules": {}}), "property \"rules\" validation failed: property \"policies\" is required");
     let policy = |permission: Value, principal: Value| json!({"rules": {"policies": {"p": {"permissions": [permission], "principals": [principal]}}}});
     let any = json!({"any": true});
-    check(policy(json!({"any": false}), any.clone()), "`any` is `true` or left out");
+    check(policy(json!({"any": false}), any.clone()), "`any` must be `true` or absent");
     check(
         policy(json!({"header": {}}), any.clone()),
         "unknown variant `header`, expected one of `any`, `and_rules`, `or_rules`, `not_rule`, `vars`",
@@ -146,11 +146,11 @@ fn bad_configurations_are_refused() {
     );
     check(
         policy(json!({"vars": [["remote_adr", "==", "x"]]}), any.clone()),
-        "rules.policies.p: there is no variable `remote_adr`; did you mean `remote_addr`?",
+        "rules.policies.p: unknown variable `remote_adr`; did you mean `remote_addr`?",
     );
     check(
         policy(json!({"vars": [["post_arg_x", "==", "x"]]}), any.clone()),
-        "rules.policies.p: `vars` asks for `post_arg_x`, and the body has not been read",
+        "rules.policies.p: `vars` uses `post_arg_x`, but the request body has not been read",
     );
     check(
         policy(any.clone(), json!({"consumer": {}})),
@@ -158,7 +158,7 @@ fn bad_configurations_are_refused() {
     );
     check(
         policy(any.clone(), json!({"claim": {"path": "a..b", "values": [1]}})),
-        "`path` is a text such as `realm_access.roles`, or a list of names",
+        "`path` must be a string such as `realm_access.roles`, or a list of names",
     );
     check(
         policy(any.clone(), json!({"claim": {"path": "a", "values": []}})),

@@ -12,8 +12,8 @@ use serde_json::{Map, Value, json};
 use sigma_http::head::reason_phrase;
 use sigma_http::{HeaderId, Headers, Method, is_token};
 use sigma_plugin::descriptor::Endpoint;
-use sigma_plugin::outbound::{Answer, Call, GATEWAY};
-use sigma_plugin::step::{Asked, BodyRead};
+use sigma_plugin::outbound::{Call, GATEWAY, ServiceResponse};
+use sigma_plugin::step::{BodyRead, CallResult};
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Node, Plugin, Reply, Resident, Step};
 use sigma_schema::described::schema_of;
 use sigma_schema::validation::Schema;
@@ -147,9 +147,9 @@ fn refused(status: u16, reason: &str) -> Step {
 /// `POST /apisix/batch-requests`.
 fn read(ctx: &mut Context, env: &Env<'_>) -> Step {
     if ctx.within > 0 {
-        return refused(400, "a batch cannot be asked for by a request of the gateway to itself");
+        return refused(400, "a request of the gateway to itself cannot send a batch");
     }
-    // The node's part takes a lock; each worker asks for it once.
+    // The node's part takes a lock; each worker requests it once.
     let limits = env.local.part(|| Shared::of(env.node)).get();
     let limit = usize::try_from(limits.max_body_size).unwrap_or(usize::MAX);
     let then = move |ctx: &mut Context, _: &Env<'_>, read| {
@@ -213,7 +213,7 @@ struct Batch {
 }
 
 impl Batch {
-    /// Reads the body. All of it is checked before anything is asked.
+    /// Reads the body. All of it is checked before anything is queried.
     fn parse(ctx: &Context, limits: Limits) -> Result<Batch, String> {
         let body = ctx.body.as_deref().unwrap_or_default();
         if body.is_empty() {
@@ -249,7 +249,7 @@ impl Batch {
             return reply.json(&Value::Array(self.answers)).into();
         };
         call.limit = self.room;
-        let then = move |_: &mut Context, _: &Env<'_>, mut asked: Vec<Asked>| {
+        let then = move |_: &mut Context, _: &Env<'_>, mut asked: Vec<CallResult>| {
             match asked.pop() {
                 Some(Ok(answer)) => {
                     self.room -= answer.body.len().min(self.room);
@@ -265,12 +265,12 @@ impl Batch {
         Step::Ask { calls: vec![call], then: Box::new(then) }
     }
 
-    /// The request that was made last has no answer: those behind it are not made, as on a connection that broke.
+    /// The request that was made last has no response: those behind it are not made, as on a connection that broke.
     fn lose(&mut self, reason: &str) {
         let lost = |error: &str| json!({ "status": 504, "reason": "upstream timeout", "error": error });
         self.answers.push(lost(reason));
         let left = std::mem::take(&mut self.calls);
-        self.answers.extend(left.map(|_| lost("a request before it had no answer")));
+        self.answers.extend(left.map(|_| lost("an earlier request of the batch got no response")));
     }
 }
 
@@ -331,7 +331,7 @@ fn texts(name: &str, value: &Value) -> Result<Vec<String>, String> {
     let text = |value: &Value| match value {
         Value::String(text) => Ok(text.clone()),
         Value::Number(_) | Value::Bool(_) => Ok(value.to_string()),
-        _ => Err(format!("the value of `{name}` is neither a text, a number nor a list of them")),
+        _ => Err(format!("the value of `{name}` must be a string, a number, or a list of them")),
     };
     match value {
         Value::Array(values) => values.iter().map(text).collect(),
@@ -346,7 +346,7 @@ fn set_field(headers: &mut Headers, host: &mut String, name: &str, value: &Value
     }
     let values = texts(name, value)?;
     if values.iter().any(|value| value.bytes().any(|byte| byte < b' ' && byte != b'\t' || byte == 0x7f)) {
-        return Err(format!("the value of the field `{name}` cannot be sent"));
+        return Err(format!("the value of the field `{name}` contains invalid characters"));
     }
     if !may_be_set(name) {
         return Ok(());
@@ -363,7 +363,7 @@ fn set_field(headers: &mut Headers, host: &mut String, name: &str, value: &Value
 /// Path and query as they are sent: what cannot stand there is encoded.
 fn target<'q>(path: &str, query: impl Iterator<Item = (&'q String, &'q Value)>) -> Result<Vec<u8>, String> {
     if !path.starts_with('/') || path.contains('#') {
-        return Err(format!("the path `{path}` does not begin with a slash, or has a fragment"));
+        return Err(format!("the path `{path}` must begin with a slash and not have a fragment"));
     }
     let mut target = Vec::with_capacity(path.len());
     for byte in path.bytes() {
@@ -384,8 +384,8 @@ fn target<'q>(path: &str, query: impl Iterator<Item = (&'q String, &'q Value)>) 
     Ok(target)
 }
 
-/// An answer as a batch shows it.
-fn shown(answer: Answer) -> Value {
+/// A response as a batch shows it.
+fn shown(answer: ServiceResponse) -> Value {
     let mut headers: Map<String, Value> = Map::new();
     for (name, value) in answer.headers.iter() {
         let value = Value::from(String::from_utf8_lossy(value));

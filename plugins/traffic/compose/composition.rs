@@ -1,4 +1,4 @@
-//! `compose`: one answer made of the answers of several requests to the gateway itself.
+//! `compose`: one response made of the responses of several requests to the gateway itself.
 
 use std::sync::Arc;
 
@@ -6,13 +6,13 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sigma_http::HeaderId;
-use sigma_plugin::outbound::Answer;
-use sigma_plugin::step::Asked;
+use sigma_plugin::outbound::ServiceResponse;
+use sigma_plugin::step::CallResult;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 use sigma_schema::Problem;
 
 use super::fields_of_client;
-use super::plan::{CallConf, Common, Known, Planned, planned};
+use super::plan::{CallConf, CallResults, Common, Planned, planned};
 use sigma_plugin_kit::body_template::Template;
 use sigma_plugin_kit::json_body::{self, Unread};
 
@@ -49,19 +49,19 @@ X-Sigma-Completed: true
 ```
 "#;
 
-/// JSON values of one answer.
+/// JSON values of one response.
 const MOST_VALUES: usize = 250_000;
 
 /// Composes one response from several requests to this gateway itself.
 ///
-/// Each call goes through routing and the plugins of its route, as if the client had sent it over its own connection,
-/// with the fields of the client's request except fields about its body. Independent calls run at the same time; a
+/// Each call goes through routing and the plugins of its route, as if the client had sent it over its own connection.
+/// It has the fields of the client's request, except fields about the body. Independent calls run at the same time; a
 /// call that uses the response of another one (`${calls.user.id}`) waits for it. A call succeeds with a 2xx and JSON.
-/// The objects of all calls are merged; of equal members the call that is listed last wins. `group` puts the result
-/// of a call into a member of its own, and `template` transforms the whole result. `X-Sigma-Completed: false` means
-/// that some calls have failed and their parts are missing. Without any part, or without a `required` one, the
-/// response is 502, or the status from 400 to 499 of the required call. The request's own body is not read. A called
-/// route may itself be composed, four levels deep.
+/// The objects of all calls are merged; of equal members the call that is listed last wins. `group` puts the result of
+/// a call into its own member, and `template` transforms the whole result. `X-Sigma-Completed: false` means that some
+/// calls have failed and their parts are missing. Without any part, or without a `required` one, the response is 502,
+/// or the status from 400 to 499 of the required call. The request's own body is not read. A called route may itself
+/// be composed, four levels deep.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 struct Config {
@@ -166,7 +166,7 @@ enum State {
     Waits,
     Asked,
     Succeeded,
-    /// It failed; with the status that it was answered with, or 0.
+    /// It failed; with the status of its response, or 0.
     Failed(u16),
 }
 
@@ -193,7 +193,7 @@ impl RunningComposition {
             if needed().any(|state| matches!(state, State::Failed(_))) {
                 self.states[at] = State::Failed(0);
             } else if needed().all(|state| state == State::Succeeded) {
-                match planned.call(&Known { ctx, results: &self.results }, &self.common) {
+                match planned.call(&CallResults { ctx, results: &self.results }, &self.common) {
                     Ok(call) => {
                         calls.push(call);
                         asked_for.push(at);
@@ -210,19 +210,19 @@ impl RunningComposition {
             });
         if let Some((planned, status)) = misses_required {
             let status = if (400..500).contains(&status) { status } else { 502 };
-            return refused(status, &format!("the call {} has failed", planned.name));
+            return refused(status, &format!("the call {} failed", planned.name));
         }
         if calls.is_empty() {
-            return self.answer(ctx);
+            return self.respond(ctx);
         }
-        let then = move |ctx: &mut Context, _: &Env<'_>, asked: Vec<Asked>| {
+        let then = move |ctx: &mut Context, _: &Env<'_>, asked: Vec<CallResult>| {
             asked_for.into_iter().zip(asked).for_each(|(at, asked)| self.take(at, asked));
             self.next(ctx)
         };
         Step::Ask { calls, then: Box::new(then) }
     }
 
-    fn take(&mut self, at: usize, asked: Asked) {
+    fn take(&mut self, at: usize, asked: CallResult) {
         let status = asked.as_ref().map_or(0, |answer| answer.status);
         match asked.map_err(|error| error.0).and_then(read) {
             Ok(value) => {
@@ -238,19 +238,19 @@ impl RunningComposition {
         self.states[at] = State::Failed(status);
     }
 
-    fn answer(&self, ctx: &mut Context) -> Step {
+    fn respond(&self, ctx: &mut Context) -> Step {
         if self.results.is_empty() {
-            return refused(502, "all calls have failed");
+            return refused(502, "all calls failed");
         }
         let composition = &self.composition;
         let body = match &composition.template {
             Some(template) => {
-                let known = Known { ctx, results: &self.results };
+                let known = CallResults { ctx, results: &self.results };
                 match known.text(template, self.common.limit) {
                     Ok(body) => body,
                     Err(reason) => {
-                        tracing::warn!(reason, "the template of a composition makes no answer");
-                        return refused(500, "the template of the composition makes no answer");
+                        tracing::warn!(reason, "the template of a composition returns no response");
+                        return refused(500, "the template of the composition returns no response");
                     }
                 }
             }
@@ -281,14 +281,14 @@ impl Composition {
     }
 }
 
-/// Returns the JSON value of a call's answer.
-fn read(answer: Answer) -> Result<Value, String> {
+/// Returns the JSON value of a call's response.
+fn read(answer: ServiceResponse) -> Result<Value, String> {
     if !(200..300).contains(&answer.status) {
-        return Err(format!("it was answered with {}", answer.status));
+        return Err(format!("the response has the status {}", answer.status));
     }
     json_body::read(&answer.body, MOST_VALUES).map_err(|unread| match unread {
         Unread::TooMany => format!("it has more than {MOST_VALUES} values"),
-        Unread::Invalid(reason) => format!("it is no JSON: {reason}"),
+        Unread::Invalid(reason) => format!("it is not JSON: {reason}"),
     })
 }
 

@@ -35,8 +35,8 @@ fn may_be_set(name: &str) -> bool {
     !OWN.contains(&&*name) && !name.starts_with("x-forwarded-")
 }
 
-/// Returns the fields of the client's request that an internal request inherits: all but those about its
-/// body, its connection, and the form of its answer.
+/// Returns the fields of the client's request that an internal request inherits: all but those about its body, its
+/// connection, and the form of its response.
 fn fields_of_client(ctx: &Context) -> Headers {
     let mut fields = ctx.request.headers.clone();
     fields.remove_hop_by_hop();

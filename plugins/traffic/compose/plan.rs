@@ -1,4 +1,4 @@
-//! The calls of a composition: what each asks for, and in which order they can be made.
+//! The calls of a composition: what each requests, and in which order they can be made.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use super::may_be_set;
 use sigma_plugin_kit::body_template as text;
 use sigma_plugin_kit::sigv4::encoded;
 
-/// Before the name of a call, in the name of a variable that is part of its answer.
+/// Before the name of a call, in the name of a variable that is part of its response.
 const RESULTS: &str = "calls.";
 
 /// Steps of a template, and bytes that it makes.
@@ -107,13 +107,13 @@ pub(super) struct Common {
 }
 
 /// The results so far.
-pub(super) struct Known<'k> {
+pub(super) struct CallResults<'k> {
     pub(super) ctx: &'k Context,
-    /// The answers of calls, by name.
+    /// The responses of calls, by name.
     pub(super) results: &'k Map<String, Value>,
 }
 
-impl Variables for Known<'_> {
+impl Variables for CallResults<'_> {
     fn get(&self, name: &VarName) -> Option<VarValue<'_>> {
         let VarName::Other(place) = name else { return self.ctx.get(name) };
         let Some(place) = place.strip_prefix(RESULTS) else { return self.ctx.get(name) };
@@ -136,7 +136,7 @@ impl Variables for Known<'_> {
 
 /// Values as segments of a path. An invalid one is noted.
 struct Segments<'k> {
-    known: &'k Known<'k>,
+    known: &'k CallResults<'k>,
     wrong: std::cell::Cell<bool>,
 }
 
@@ -164,15 +164,13 @@ impl<'k> Segments<'k> {
     }
 }
 
-impl Known<'_> {
+impl CallResults<'_> {
     fn path(&self, template: &Template) -> Result<Vec<u8>, String> {
         let segments = Segments { known: self, wrong: false.into() };
         let mut path = Vec::new();
         let (with_value, all) = (template.render(&segments, &mut path), template.variables().count());
         match segments.wrong.get() || with_value < all {
-            true => {
-                Err("a variable of its path has no value, or one that is no segment of a path".to_owned())
-            }
+            true => Err("a variable of its path has no value, or one that is not a path segment".to_owned()),
             false => Ok(path),
         }
     }
@@ -197,7 +195,7 @@ impl Known<'_> {
 
 impl Planned {
     /// Returns the request of a call, filled with the results so far.
-    pub(super) fn call(&self, known: &Known<'_>, common: &Common) -> Result<Call, String> {
+    pub(super) fn call(&self, known: &CallResults<'_>, common: &Common) -> Result<Call, String> {
         let mut target = known.path(&self.path)?;
         for (n, (name, value)) in self.query.iter().enumerate() {
             target.push(if n == 0 { b'?' } else { b'&' });
@@ -248,7 +246,7 @@ pub(super) fn planned(calls: &[CallConf]) -> Result<Vec<Planned>, String> {
             let place = |name: &String| plan.iter().position(|planned| planned.name == *name);
             let needs = call.needs()?;
             if let Some(name) = needs.iter().find(|name| !names.contains(name)) {
-                return Err(format!("call `{}` needs `{name}`, which is no call", call.name));
+                return Err(format!("call `{}` needs `{name}`, which is not a call", call.name));
             }
             match needs.iter().map(place).collect::<Option<Vec<usize>>>() {
                 Some(after) => plan.push(call.planned(after)?),
@@ -298,7 +296,7 @@ impl CallConf {
         let CallConf { name, path, .. } = self;
         if !path.starts_with('/') || path.contains(['?', '#']) {
             return Err(format!(
-                "the path of call `{name}` must begin with a slash, and has no query: see `query`"
+                "the path of call `{name}` must begin with a slash and not have a query: use `query`"
             ));
         }
         let wrong = |field: &&String| !is_token(field.as_bytes()) || !may_be_set(field) || *field == "host";
@@ -356,10 +354,10 @@ mod tests {
             Err("the calls a, b wait for each other"),
         );
         check(json!([call("a", "/${calls.a.x}")]), Err("the calls a wait for each other"));
-        check(json!([call("a", "/${calls.b.x}")]), Err("call `a` needs `b`, which is no call"));
+        check(json!([call("a", "/${calls.b.x}")]), Err("call `a` needs `b`, which is not a call"));
         check(json!([call("a", "/"), call("a", "/")]), Err("two calls have the name `a`"));
         for path in ["a", "/a?b=1", "/a#b"] {
-            let wrong = "the path of call `a` must begin with a slash, and has no query: see `query`";
+            let wrong = "the path of call `a` must begin with a slash and not have a query: use `query`";
             check(json!([call("a", path)]), Err(wrong));
         }
         for field in ["X-Forwarded-For", "Content-Length", "host", "a b"] {

@@ -125,12 +125,12 @@ enum Failed {
 impl Failed {
     fn reply(self) -> Reply {
         let (status, reason) = match self {
-            Failed::NoTarget => (400, "the request names no target for a tunnel"),
+            Failed::NoTarget => (400, "the request has no target for a tunnel"),
             Failed::Refused => (403, "the target of a tunnel is not allowed"),
-            Failed::OverLimit => (503, "the worker has its most tunnels"),
+            Failed::OverLimit => (503, "the worker has reached its limit of tunnels"),
             Failed::Unresolved => (502, "the target of a tunnel has no address"),
             Failed::TimedOut => (504, "the target of a tunnel did not respond in time"),
-            Failed::Unreachable => (502, "the target of a tunnel cannot be reached"),
+            Failed::Unreachable => (502, "the target of a tunnel is unreachable"),
         };
         Reply::new(status).because(reason)
     }
@@ -209,7 +209,7 @@ impl Plugin for ForwardProxy {
                 }
             };
             tunnels.count(Tunnels::Opened);
-            let held = tunnel::Held { _seat: seat, tunnels };
+            let held = tunnel::OpenTunnel { _seat: seat, tunnels };
             let (reply, peer): (Reply, Box<dyn Takeover>) = match opened {
                 Opened::Bytes(stream) => (Reply::new(200), Box::new(ByteTunnel::new(stream, meter, held))),
                 Opened::Datagrams(socket) => {
@@ -254,7 +254,7 @@ async fn connect(
                 }
                 Ok((opened, _)) => return Ok(opened),
                 Err(error) => {
-                    tracing::debug!(%addr, %error, "a tunnel cannot be opened");
+                    tracing::debug!(%addr, %error, "cannot open a tunnel");
                     failed = Failed::Unreachable;
                 }
             }

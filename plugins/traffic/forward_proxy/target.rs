@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use sigma_http::{Method, RequestHead};
 
-/// A host and a port that a client asks for.
+/// A host and a port that a client requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Destination {
     /// A name in lower case, or an address without brackets.
@@ -58,7 +58,7 @@ impl Destination {
     }
 }
 
-/// Returns the kind of tunnel that a request asks for; None if it asks for no tunnel.
+/// Returns the kind of tunnel that a request asks for; None if it asks for none.
 pub(super) fn asked(head: &RequestHead) -> Option<Carries> {
     if head.method == Method::Connect {
         return Some(Carries::Bytes);
@@ -104,8 +104,7 @@ impl Hosts {
     /// Returns an error if one is invalid.
     pub(super) fn new(texts: &[String]) -> Result<Hosts, String> {
         let pattern = |text: &String| {
-            let invalid =
-                || format!("hosts: `{text}` is neither a name, nor `*.NAME`, nor an IP address, nor `*`");
+            let invalid = || format!("hosts: `{text}` is not a host name, `*.NAME`, an IP address or `*`");
             match text.strip_prefix("*.") {
                 _ if text == "*" => Ok(Pattern::Any),
                 Some(name) => {

@@ -29,7 +29,8 @@ pub(super) enum Tunnels {
 
 impl Event for Tunnels {
     const METRIC: &'static str = "forward_proxy_tunnels_total";
-    const HELP: &'static str = "Tunnels that clients asked for; open ones are opened and not closed.";
+    const HELP: &'static str =
+        "Tunnels that clients requested; opened minus closed is the number of open tunnels.";
     const LABELS: &'static [&'static [(&'static str, &'static str)]] = &[
         &[("result", "opened")],
         &[("result", "closed")],
@@ -94,12 +95,12 @@ impl Drop for Seat {
 }
 
 /// An open tunnel, which counts until it is dropped.
-pub(super) struct Held {
+pub(super) struct OpenTunnel {
     pub(super) _seat: Seat,
     pub(super) tunnels: Tally<Tunnels>,
 }
 
-impl Drop for Held {
+impl Drop for OpenTunnel {
     fn drop(&mut self) {
         self.tunnels.count(Tunnels::Closed);
     }
@@ -135,11 +136,11 @@ pub(super) struct ByteTunnel {
     /// Bytes of the client that the target has not taken.
     pending: Chunk,
     meter: Meter,
-    _held: Held,
+    _held: OpenTunnel,
 }
 
 impl ByteTunnel {
-    pub(super) fn new(stream: Stream, meter: Meter, held: Held) -> ByteTunnel {
+    pub(super) fn new(stream: Stream, meter: Meter, held: OpenTunnel) -> ByteTunnel {
         ByteTunnel { stream, pending: Chunk::empty(), meter, _held: held }
     }
 }
@@ -181,7 +182,7 @@ pub(super) struct DatagramTunnel {
     /// The target's machine has reported that nothing receives there.
     is_refused: bool,
     meter: Meter,
-    _held: Held,
+    _held: OpenTunnel,
 }
 
 impl DatagramTunnel {
@@ -189,7 +190,7 @@ impl DatagramTunnel {
         socket: DatagramSocket,
         batch: Rc<RefCell<Batch>>,
         meter: Meter,
-        held: Held,
+        held: OpenTunnel,
     ) -> DatagramTunnel {
         let reader = CapsuleReader::default();
         DatagramTunnel { socket, batch, reader, is_broken: false, is_refused: false, meter, _held: held }

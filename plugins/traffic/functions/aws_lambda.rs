@@ -149,7 +149,7 @@ struct AwsLambda(Arc<Called<Authorization>>);
 
 impl Plugin for AwsLambda {
     fn access(&self, _: &mut Context, _: &Env<'_>) -> Step {
-        self.0.answer()
+        self.0.respond()
     }
 }
 

@@ -129,6 +129,6 @@ struct AzureFunctions(Arc<Called<Keys>>);
 
 impl Plugin for AzureFunctions {
     fn access(&self, _: &mut Context, _: &Env<'_>) -> Step {
-        self.0.answer()
+        self.0.respond()
     }
 }

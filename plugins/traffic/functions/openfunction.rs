@@ -95,6 +95,6 @@ struct OpenFunction(Arc<Called<Token>>);
 
 impl Plugin for OpenFunction {
     fn access(&self, _: &mut Context, _: &Env<'_>) -> Step {
-        self.0.answer()
+        self.0.respond()
     }
 }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use sigma_http::{HeaderId, Headers, Method};
 use sigma_plugin::descriptor::InlineUpstream;
-use sigma_plugin::outbound::{Answer, Call, Service};
+use sigma_plugin::outbound::{Call, Service, ServiceResponse};
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 use sigma_schema::Confidential;
@@ -63,7 +63,7 @@ X-Action: hello
 /// The name of the platform among the plugin's upstreams.
 const PLATFORM: &str = "platform";
 
-/// Most values in the answer of an action.
+/// Most values in the response of an action.
 const MOST_VALUES: usize = 250_000;
 
 /// Forwards requests to an Apache OpenWhisk action.
@@ -159,11 +159,11 @@ impl Action {
     }
 }
 
-/// Returns the client's response to an action's answer.
-fn reply(answer: Answer) -> Reply {
+/// Returns the client's response to an action's response.
+fn reply(answer: ServiceResponse) -> Reply {
     let wrong = |reason| Reply::new(503).because(reason);
     let Ok(said) = json_body::read(&answer.body, MOST_VALUES) else {
-        return wrong("the action's answer is no JSON");
+        return wrong("the action's response is not JSON");
     };
     let status = match said.get("statusCode") {
         None | Some(Value::Null) => Some(answer.status),
@@ -201,7 +201,7 @@ impl Plugin for OpenWhisk {
         let action = Arc::clone(&self.0);
         let then = move |ctx: &mut Context, env: &Env<'_>, read: BodyRead| match read {
             BodyRead::Whole => action.ask(ctx, env),
-            BodyRead::TooLarge => Reply::new(413).because("the body is over max_req_body_size").into(),
+            BodyRead::TooLarge => Reply::new(413).because("the body exceeds max_req_body_size").into(),
         };
         Step::ReadBody { limit: self.0.config.sizes.max_req_body_size, then: Box::new(then) }
     }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use sigma_http::{HeaderId, Headers, Method};
 use sigma_plugin::descriptor::InlineUpstream;
-use sigma_plugin::outbound::{Answer, Call, CallError, Service};
+use sigma_plugin::outbound::{Call, CallError, Service, ServiceResponse};
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::variables::{pairs, percent_encode_path};
 use sigma_plugin::{Build, Context, Env, Reply, Step};
@@ -122,12 +122,12 @@ fn fields(request: &Headers) -> Headers {
 }
 
 impl<C: Credentials> Called<C> {
-    /// Answers a request with the function's response.
-    pub(super) fn answer(self: &Arc<Self>) -> Step {
+    /// Responds to a request with the function's response.
+    pub(super) fn respond(self: &Arc<Self>) -> Step {
         let called = Arc::clone(self);
         let then = move |ctx: &mut Context, env: &Env<'_>, read: BodyRead| match read {
             BodyRead::Whole => called.ask(ctx, env),
-            BodyRead::TooLarge => Reply::new(400).because("the body is over max_req_body_size").into(),
+            BodyRead::TooLarge => Reply::new(400).because("the body exceeds max_req_body_size").into(),
         };
         Step::ReadBody { limit: self.function.sizes.max_req_body_size, then: Box::new(then) }
     }
@@ -135,7 +135,7 @@ impl<C: Credentials> Called<C> {
     fn ask(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
         let method = ctx.request.method;
         if matches!(method, Method::Other | Method::Connect) {
-            return Reply::new(501).because("functions are not called with this method").into();
+            return Reply::new(501).because("functions do not support this method").into();
         }
         let function = &self.function;
         let has_body = matches!(method, Method::Post | Method::Put | Method::Patch);
@@ -159,17 +159,17 @@ impl<C: Credentials> Called<C> {
     }
 }
 
-/// The answer where the platform gives none.
+/// The response where the platform gives none.
 pub(super) fn unreachable_function(error: &CallError) -> Step {
     static COMPLAINT: LogThrottle = LogThrottle::new();
     if let Some(left_out) = COMPLAINT.due() {
         tracing::error!(left_out, "failed to process a function: {error}");
     }
-    Reply::new(503).because("the function gives no answer").into()
+    Reply::new(503).because("the function did not respond").into()
 }
 
-/// The answer of a function as the client gets it.
-fn reply(answer: Answer) -> Reply {
+/// The response of a function as the client gets it.
+fn reply(answer: ServiceResponse) -> Reply {
     let length = answer.headers.get(HeaderId::ContentLength);
     let length = length.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
     let mut reply = Reply::new(answer.status).text(answer.body);

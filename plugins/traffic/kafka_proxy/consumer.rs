@@ -12,7 +12,7 @@ use super::pubsub::Message;
 use sigma_plugin_kit::cleartext::is_remote;
 use sigma_plugin_kit::kafka::cluster::{Broker, Cluster, Failure, LONGEST_ANSWER, Settings};
 use sigma_plugin_kit::kafka::sasl::Sasl;
-use sigma_plugin_kit::kafka::wire::{self, Absent, Answer, FetchBounds};
+use sigma_plugin_kit::kafka::wire::{self, Absent, BrokerResponse, FetchBounds};
 use sigma_plugin_kit::kafka::{is_topic, records};
 use sigma_plugin_kit::server::{Host, Security};
 
@@ -25,7 +25,7 @@ const PAUSES_MS: [u64; 3] = [100, 200, 400];
 /// Parameters of a fetch: how long a broker waits for messages, and how many bytes it sends.
 const WISH: FetchBounds = FetchBounds { wait_ms: 100, bytes: 1 << 20 };
 
-/// Bytes of an answer with messages: one batch comes whole however large it is.
+/// Bytes of a response with messages: one batch comes whole however large it is.
 const LONGEST_FETCH: usize = 8 << 20;
 
 /// Bytes of the messages that a fetch gives, and of a batch that was compressed.
@@ -34,8 +34,8 @@ const FETCHED_BYTES: usize = 8 << 20;
 /// Fetches in a row that found nothing but what brokers and transactions keep for themselves.
 const ROUNDS: usize = 16;
 
-/// Questions that the brokers of one upstream are asked at a time; others wait for one to end. It bounds the memory
-/// that their answers take.
+/// Questions that the brokers of one upstream are queried at a time; others wait for one to end. It bounds the memory
+/// that their responses take.
 const AT_A_TIME: usize = 16;
 
 /// All the time that a question may take, with all attempts.
@@ -110,18 +110,18 @@ impl Consumer {
     /// The first offset at or after a time, in the words of [`wire::list_offsets`].
     ///
     /// # Errors
-    /// Returns an error, which is a sentence or a broker's word, if there is no answer.
+    /// Returns an error, which is a sentence or a broker's word, if there is no response.
     pub(super) async fn offset(&self, topic: &str, partition: i32, timestamp: i64) -> Result<i64, String> {
         let question = wire::list_offsets((topic, partition), timestamp);
         let asked = self.ask((topic, partition), &question, LONGEST_ANSWER, code_of_offset);
         let answer = self.in_time(asked).await?;
-        Answer::new(&answer)?.offset()?.map_err(|code| Failure::of(code).reason)
+        BrokerResponse::new(&answer)?.offset()?.map_err(|code| Failure::of(code).reason)
     }
 
     /// Returns messages of a partition from an offset on; an empty list if it has no newer ones.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence or a broker's word, if there is no answer.
+    /// Returns an error, which is a sentence or a broker's word, if there is no response.
     pub(super) async fn fetch(
         &self,
         topic: &str,
@@ -152,10 +152,10 @@ impl Consumer {
         let answer = self.ask((topic, partition), &question, LONGEST_FETCH, code_of_fetch).await?;
         // Decompressing takes its time, and the control thread has others to serve.
         let read = tokio::task::spawn_blocking(move || messages(&answer, offset)).await;
-        read.map_err(|_| "the broker's answer cannot be read".to_owned())?
+        read.map_err(|_| "the broker's response is malformed".to_owned())?
     }
 
-    /// Asks the leader of a partition, again where that may help. `code` finds the error code in an answer.
+    /// Asks the leader of a partition, again where that may help. `code` finds the error code in a response.
     async fn ask(
         &self,
         (topic, partition): (&str, i32),
@@ -203,16 +203,16 @@ impl Consumer {
 }
 
 fn code_of_offset(answer: &[u8]) -> Result<Option<i16>, String> {
-    Ok(Answer::new(answer)?.offset()?.err())
+    Ok(BrokerResponse::new(answer)?.offset()?.err())
 }
 
 fn code_of_fetch(answer: &[u8]) -> Result<Option<i16>, String> {
-    Ok(Answer::new(answer)?.fetched()?.err())
+    Ok(BrokerResponse::new(answer)?.fetched()?.err())
 }
 
-/// The messages in the answer to a fetch, and the offset behind them.
+/// The messages in the response to a fetch, and the offset behind them.
 fn messages(answer: &[u8], offset: i64) -> Result<(Vec<Message>, i64), String> {
-    let batches = Answer::new(answer)?.fetched()?.map_err(|code| Failure::of(code).reason)?;
+    let batches = BrokerResponse::new(answer)?.fetched()?.map_err(|code| Failure::of(code).reason)?;
     let mut messages = Vec::new();
     let own = |part: Option<&[u8]>| part.unwrap_or_default().to_vec();
     let reached = records::read(batches, offset, FETCHED_BYTES, |record| {

@@ -159,10 +159,10 @@ mod tests {
         };
         assert_eq!((&*list.topic, list.partition, list.timestamp), ("t", 2, -1));
         let message = Message { offset: 1, timestamp: 2, key: b"k".to_vec(), value: b"v".to_vec() };
-        let fetched = pubsub::Answer::Fetched(Fetched { messages: vec![message] });
+        let fetched = pubsub::PubSubResponse::Fetched(Fetched { messages: vec![message] });
         let bytes = [0x8a, 0x02, 12, 0x0a, 10, 0x08, 1, 0x10, 2, 0x1a, 1, b'k', 0x22, 1, b'v'];
         assert_eq!(Response { sequence: 0, answer: Some(fetched) }.encode_to_vec(), bytes);
-        let error = Response { sequence: 0, answer: Some(pubsub::Answer::error("no")) };
+        let error = Response { sequence: 0, answer: Some(pubsub::PubSubResponse::error("no")) };
         assert_eq!(error.encode_to_vec(), [0xfa, 0x01, 4, 0x12, 2, b'n', b'o']);
     }
 

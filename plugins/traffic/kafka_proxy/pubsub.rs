@@ -3,7 +3,7 @@
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Request {
-    /// Names the request in its answer.
+    /// Names the request in its response.
     #[prost(int64, tag = "1")]
     pub(super) sequence: i64,
     #[prost(oneof = "Command", tags = "31, 32, 33, 34")]
@@ -60,12 +60,12 @@ pub(super) struct ListOffset {
 pub(super) struct Response {
     #[prost(int64, tag = "1")]
     pub(super) sequence: i64,
-    #[prost(oneof = "Answer", tags = "31, 32, 33, 34")]
-    pub(super) answer: Option<Answer>,
+    #[prost(oneof = "PubSubResponse", tags = "31, 32, 33, 34")]
+    pub(super) answer: Option<PubSubResponse>,
 }
 
 #[derive(Clone, PartialEq, prost::Oneof)]
-pub(super) enum Answer {
+pub(super) enum PubSubResponse {
     #[prost(message, tag = "31")]
     Error(Error),
     #[prost(message, tag = "32")]
@@ -109,10 +109,10 @@ pub(super) struct Offset {
     pub(super) offset: i64,
 }
 
-impl Answer {
+impl PubSubResponse {
     /// An error in these words.
-    pub(super) fn error(message: impl Into<String>) -> Answer {
+    pub(super) fn error(message: impl Into<String>) -> PubSubResponse {
         // No error has another code.
-        Answer::Error(Error { code: 0, message: message.into() })
+        PubSubResponse::Error(Error { code: 0, message: message.into() })
     }
 }

@@ -11,7 +11,7 @@ use sigma_plugin::{Node, Takeover};
 use tokio::sync::mpsc::{self, Receiver, Sender};
 
 use super::consumer::{Consumer, Target};
-use super::pubsub::{Answer, Command, Fetch, Fetched, ListOffset, Offset, Request, Response};
+use super::pubsub::{Command, Fetch, Fetched, ListOffset, Offset, PubSubResponse, Request, Response};
 use sigma_plugin_kit::log_throttle::LogThrottle;
 use sigma_plugin_kit::websocket::{Heard, Socket};
 
@@ -21,7 +21,7 @@ const COMMAND_BYTES: usize = 64 << 10;
 /// The gateway cannot go on (RFC 6455 §7.4.1).
 const BROKEN: u16 = 1011;
 
-/// The worker's side. A client has one command under way; the next one is read when it is answered.
+/// The worker's side. A client has one command under way; the next one is read when it gets a response.
 pub(super) struct Session {
     socket: Socket,
     commands: Sender<Vec<u8>>,
@@ -101,11 +101,11 @@ fn warn(what: &str) {
     }
 }
 
-/// Answers commands, one at a time, until the client has left; nothing is an empty answer.
+/// Answers commands, one at a time, until the client has left; nothing is an empty response.
 async fn serve(consumer: &Consumer, mut commands: Receiver<Vec<u8>>, answers: Sender<Vec<u8>>) {
     while let Some(command) = commands.recv().await {
         let answer = tokio::select! {
-            answer = answer(consumer, &command) => answer,
+            answer = respond(consumer, &command) => answer,
             () = answers.closed() => return,
         };
         let encoded = answer.map_or_else(Vec::new, |answer| answer.encode_to_vec());
@@ -115,34 +115,34 @@ async fn serve(consumer: &Consumer, mut commands: Receiver<Vec<u8>>, answers: Se
     }
 }
 
-/// The answer to a command; None for an ignored command.
-async fn answer(consumer: &Consumer, command: &[u8]) -> Option<Response> {
+/// The response to a command; None for an ignored command.
+async fn respond(consumer: &Consumer, command: &[u8]) -> Option<Response> {
     let Ok(Request { sequence, command }) = Request::decode(command) else {
-        return Some(Response { sequence: 0, answer: Some(Answer::error("wrong command")) });
+        return Some(Response { sequence: 0, answer: Some(PubSubResponse::error("wrong command")) });
     };
     let Some(command) = command else {
         warn("an empty command");
         return None;
     };
     let answer = match command {
-        Command::Ping(state) => Answer::Pong(state),
+        Command::Ping(state) => PubSubResponse::Pong(state),
         Command::ListOffset(ListOffset { topic, partition, timestamp }) => {
             match consumer.offset(&topic, partition, timestamp).await {
-                Ok(offset) => Answer::Offset(Offset { offset }),
+                Ok(offset) => PubSubResponse::Offset(Offset { offset }),
                 Err(error) => failed("list offset", &topic, partition, &error),
             }
         }
         Command::Fetch(Fetch { topic, partition, offset }) => {
             match consumer.fetch(&topic, partition, offset).await {
-                Ok(messages) => Answer::Fetched(Fetched { messages }),
+                Ok(messages) => PubSubResponse::Fetched(Fetched { messages }),
                 Err(error) => failed("fetch message", &topic, partition, &error),
             }
         }
-        Command::Empty(_) => Answer::error("unknown command"),
+        Command::Empty(_) => PubSubResponse::error("unknown command"),
     };
     Some(Response { sequence, answer: Some(answer) })
 }
 
-fn failed(what: &str, topic: &str, partition: i32, error: &str) -> Answer {
-    Answer::error(format!("failed to {what}, topic: {topic}, partition: {partition}, err: {error}"))
+fn failed(what: &str, topic: &str, partition: i32, error: &str) -> PubSubResponse {
+    PubSubResponse::error(format!("failed to {what}, topic: {topic}, partition: {partition}, err: {error}"))
 }

@@ -121,7 +121,7 @@ fn idle_key_types(conf: &Value) -> Vec<Problem> {
     let rules = conf.get("rules").and_then(Value::as_array).into_iter().flatten().enumerate();
     let idle = rules.filter(|(_, rule)| rule.get("key").is_none() && rule.get("key_type").is_some());
     idle.map(|(at, _)| {
-        let message = "each exchange counts by itself, as there is no key";
+        let message = "without a `key`, each exchange has its own limit";
         Problem::new(format!("rules[{at}].key_type"), "no_effect", message).hint("name a `key`")
     })
     .collect()
@@ -684,6 +684,6 @@ mod tests {
         assert_eq!(warned("limit-bandwidth", PluginScope::Http, &conf), ["rules[0].key_type"]);
         let on_stream =
             refusal_in("limit-bandwidth", PluginScope::Stream, &rule(json!({"rate": 1, "key": "uri"})));
-        assert_eq!(on_stream, "a session over TCP or UDP has no variable of a request (at rules[0].key)");
+        assert_eq!(on_stream, "a TCP or UDP session has no variables of a request (at rules[0].key)");
     }
 }

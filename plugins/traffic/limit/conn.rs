@@ -149,7 +149,7 @@ fn forgotten_latency(conf: &Value) -> Vec<Problem> {
     const FIELD: &str = "only_use_default_delay";
     let is_off = conf.get(FIELD) == Some(&Value::Bool(false));
     let told = || {
-        let message = "the delay is always `default_conn_delay`, latencies are not measured";
+        let message = "the delay is always `default_conn_delay`; latencies are not measured";
         Problem::new(FIELD, "no_effect", message).hint("remove it")
     };
     is_off.then(told).into_iter().collect()
@@ -174,8 +174,8 @@ impl Rule {
             true => self.space.by_value(&self.key, ctx).ok_or("`key` has no value")?,
             false => self.space.by_value_or_address(&self.key, ctx),
         };
-        let conn = self.conn.of(ctx, "`conn` makes no whole number from 1 on")?;
-        let burst = self.burst.of(ctx, "`burst` makes no whole number from 0 on")?;
+        let conn = self.conn.of(ctx, "`conn` must be a whole number of 1 or more")?;
+        let burst = self.burst.of(ctx, "`burst` must be a whole number of 0 or more")?;
         Ok(Limit { key, conn, most: conn.saturating_add(burst) })
     }
 }
@@ -289,7 +289,7 @@ impl LimitConn {
     /// The limits for a request.
     ///
     /// # Errors
-    /// Returns an error, which is the reason, if a limit cannot be determined or if none applies.
+    /// Returns an error, which is the reason, if cannot determine a limit or if none applies.
     fn limits(&self, ctx: &Context) -> Result<Vec<Limit>, Unlimited> {
         let mut limits = Vec::with_capacity(self.rules.len());
         for rule in &self.rules {
@@ -432,7 +432,7 @@ async fn leave(Remote { key, member, connection, control, .. }: Remote) {
     if let Err(error) = control.ask(&command).await {
         static COMPLAINT: LogThrottle = LogThrottle::new();
         if let Some(left_out) = COMPLAINT.due() {
-            tracing::error!(%error, left_out, "limit-conn: a request that is over still counts until its key_ttl");
+            tracing::error!(%error, left_out, "limit-conn: a finished request counts until its key_ttl");
         }
     }
 }
@@ -446,7 +446,7 @@ mod tests {
     use super::*;
     use crate::testing::{Case, entry, refusal};
 
-    /// Sends a request through the access phase: its answer, and how long it took.
+    /// Sends a request through the access phase: its response, and how long it took.
     fn ask(case: &mut Case, entry: &Entry, target: &str) -> (Option<Reply>, Duration) {
         let began = Instant::now();
         case.request(&format!("GET {target} HTTP/1.1\nHost: h\n"));
@@ -457,7 +457,7 @@ mod tests {
     fn the_crowd_waits_and_the_rest_is_refused() {
         let conf = json!({"conn": 1, "burst": 1, "default_conn_delay": 0.05, "key": "arg_k", "rejected_msg": "full"});
         let entry = entry("limit-conn", conf).unwrap();
-        // Each exchange has a context of its own, and so remembers its own place.
+        // Each exchange has its own context, and so remembers its own place.
         let mut cases: Vec<Case> = (0..3).map(|_| Case::new("GET / HTTP/1.1\nHost: h\n")).collect();
         let (first, delay) = ask(&mut cases[0], &entry, "/");
         assert!(first.is_none() && delay < Duration::from_millis(50), "{delay:?}");
@@ -547,8 +547,7 @@ mod tests {
         );
         check(
             single(json!({"conn": "ten"})),
-            "property \"conn\" validation failed: \"ten\" is no whole number from 1 to 9007199254740991, \
-            and has no variable that could make one",
+            "property \"conn\" validation failed: \"ten\" is not a whole number from 1 to 9007199254740991 or a variable",
         );
         let rules = json!([{"conn": 1, "burst": "-1", "key": "$uri"}]);
         let refused = refusal("limit-conn", &json!({"default_conn_delay": 1, "rules": rules}));

@@ -122,9 +122,9 @@ pub(super) fn idle_rules(conf: &Value) -> Vec<Problem> {
     let keys = rules.filter_map(|(at, rule)| Some((at, Template::parse(rule.get("key")?.as_str()?))));
     let idle = keys.filter(|(_, key)| key.variables().next().is_none());
     idle.map(|(at, _)| {
-        let message = "the rule never applies: its key has no variable";
+        let message = "the rule never applies, because its key has no variable";
         Problem::new(format!("rules[{at}].key"), "no_effect", message)
-            .hint("name the variable whose requests it counts, e.g. `$remote_addr`")
+            .hint("write the variable to count by, e.g. `$remote_addr`")
     })
     .collect()
 }
@@ -138,7 +138,7 @@ pub(super) fn client_chosen(conf: &Value) -> Vec<Problem> {
         return Vec::new();
     }
     let message =
-        format!("a client escapes the limit: it chooses `{key}`, and can send another one each time");
+        format!("clients can evade the limit: they choose `{key}` and can change it in each request");
     let hint = "count by `remote_addr`, or by `consumer_name` behind a plugin that authenticates";
     vec![Problem::new("key", "client_chosen", message).hint(hint)]
 }
@@ -253,13 +253,12 @@ impl<const LEAST: u64> Amount<LEAST> {
     /// Returns an error, which names `field`, if it is not a whole number from `LEAST` on.
     pub(super) fn check(&self, field: &str) -> Result<(), String> {
         let varies = self.template.as_ref().is_some_and(|text| text.variables().next().is_some());
-        // Nothing is asked for in a text without variables.
+        // Nothing is requested in a text without variables.
         if varies || self.resolve(&Context::default()).is_some() {
             return Ok(());
         }
         Err(format!(
-            "property \"{field}\" validation failed: {} is no whole number from {LEAST} to {LARGEST}, \
-            and has no variable that could make one",
+            "property \"{field}\" validation failed: {} is not a whole number from {LEAST} to {LARGEST} or a variable",
             self.written
         ))
     }
@@ -329,11 +328,14 @@ pub(super) fn unset_status(conf: &Value) -> Vec<Problem> {
         return Vec::new();
     }
     let message = "clients over the limit get 503, as in an outage";
-    vec![Problem::new("rejected_code", "default_status", message).hint("write `rejected_code: 429`, or 503")]
+    vec![
+        Problem::new("rejected_code", "default_status", message)
+            .hint("write `rejected_code: 429`, or 503 if you mean it"),
+    ]
 }
 
 /// Why a request is refused whose limit cannot be determined.
-pub(super) const UNDETERMINED: &str = "a limit cannot be determined";
+pub(super) const UNDETERMINED: &str = "cannot determine a limit";
 
 /// Why a request has no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -355,7 +357,7 @@ pub(crate) struct Spared;
 
 impl Event for Spared {
     const METRIC: &'static str = "limit_dry_run_refusals_total";
-    const HELP: &'static str = "Requests over a limit that passed because of dry_run";
+    const HELP: &'static str = "Requests over a limit that were allowed because of dry_run";
     const LABELS: &'static [&'static [(&'static str, &'static str)]] = &[&[]];
 
     fn number(self) -> usize {
@@ -399,15 +401,15 @@ impl Refusal {
         self.fields.dry_run
     }
 
-    /// Refuses a request that is over the limit. With `wait_s`, the seconds after which it would pass, a 429 or 503 has
-    /// `Retry-After`.
+    /// Refuses a request that exceeds the limit. With `wait_s`, the seconds after which it would pass, a 429 or 503
+    /// has `Retry-After`.
     pub(super) fn over(&self, env: &Env<'_>, wait_s: Option<f64>) -> Step {
         if self.fields.dry_run {
             static REPORT: LogThrottle = LogThrottle::new();
             self.spared.count(env, Spared);
             if let Some(left_out) = REPORT.due() {
                 let (plugin, resource) = (&self.plugin, &self.resource);
-                tracing::warn!(%plugin, %resource, left_out, "a request over the limit passes: dry_run");
+                tracing::warn!(%plugin, %resource, left_out, "dry_run: allowed a request over the limit");
             }
             return Step::Next;
         }
@@ -444,7 +446,7 @@ impl Refusal {
         let passes = self.fields.allow_degradation || self.fields.dry_run;
         let (plugin, resource) = (&self.plugin, &self.resource);
         if let Some(left_out) = COMPLAINT.due() {
-            tracing::error!(%plugin, %resource, passes, %reason, left_out, "a limit cannot be determined");
+            tracing::error!(%plugin, %resource, passes, %reason, left_out, "cannot determine a limit");
         }
         if passes {
             return Step::Next;

@@ -98,7 +98,7 @@ impl Configuration for Config {
         self.cost.check("cost")?;
         match self.cost.constant() {
             Some(cost) if cost > self.burst + 1.0 => {
-                Err(format!("no request passes: its cost {cost} is over burst {} and one more", self.burst))
+                Err(format!("no request is allowed: its cost {cost} exceeds burst {} plus one", self.burst))
             }
             _ => Ok(()),
         }
@@ -287,7 +287,7 @@ impl LimitReq {
 impl Plugin for LimitReq {
     fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
         let key = self.space.by_value_or_address(&self.key, &*ctx);
-        let cost = match self.cost.of(ctx, "`cost` makes no whole number from 1 on") {
+        let cost = match self.cost.of(ctx, "`cost` must be a whole number of 1 or more") {
             Ok(cost) => cost,
             Err(unlimited) => return self.refusal.unlimited(unlimited),
         };
@@ -447,11 +447,11 @@ mod tests {
         check(json!({"rate": 1, "burst": 1, "key": "remote_addr", "cost": 2}), "");
         check(
             json!({"rate": 1, "burst": 1, "key": "remote_addr", "cost": "x"}),
-            "property \"cost\" validation failed: \"x\" is no whole number from 1 to 9007199254740991, and has no variable that could make one",
+            "property \"cost\" validation failed: \"x\" is not a whole number from 1 to 9007199254740991 or a variable",
         );
         check(
             json!({"rate": 1, "burst": 1, "key": "remote_addr", "cost": 3}),
-            "no request passes: its cost 3 is over burst 1 and one more",
+            "no request is allowed: its cost 3 exceeds burst 1 plus one",
         );
         check(json!({"rate": 1, "burst": 0}), "property \"key\" is required");
         check(

@@ -50,7 +50,7 @@ struct LimitSessions {
     delay_s: f64,
 }
 
-/// A slot that a session takes up; given back when it is over, however it ends.
+/// A slot that a session takes up; given back when it has ended, however it ends.
 struct LimitedSession {
     counts: Arc<Counts>,
     key: Vec<u8>,
@@ -143,7 +143,7 @@ mod tests {
         };
         check(&conf("remote_addr"), "");
         check(&json!({"conn": 1, "burst": 0, "default_conn_delay": 0.1}), "property \"key\" is required");
-        check(&conf("uri"), "a session over TCP or UDP has no variable of a request (at key)");
+        check(&conf("uri"), "a TCP or UDP session has no variables of a request (at key)");
         let zero = json!({"conn": 0, "burst": 0, "default_conn_delay": 0.1, "key": "remote_addr"});
         check(&zero, "property \"conn\" validation failed: expected 0 to be at least 1");
     }

@@ -1,6 +1,6 @@
 //! `proxy-cache`: answers of nodes are kept, and used again.
 //!
-//! The plugin chooses the answers to store and their keys; storage itself is a stage of the exchange.
+//! The plugin chooses the responses to store and their keys; storage itself is a stage of the exchange.
 
 pub(crate) mod zones;
 
@@ -66,8 +66,8 @@ HTTP/1.1 200 OK
 /// `plugin_attr` has the zones: names and sizes of memory. All workers share them. Popular responses stay longest. A
 /// zone has one part for each 8 MiB; a response larger than half of a part is not stored.
 ///
-/// The method `PURGE`, if the route has it, purges a URI: 200, or 404 if nothing was stored. Other unsafe methods
-/// invalidate the URI as well, after a node has accepted them, and URIs of the same origin in the response's
+/// The method `PURGE`, if the route has it, purges a URI: 200, or 404 if nothing was stored. After a node has accepted
+/// them, other unsafe methods invalidate the URI too. They also invalidate URIs of the same origin in the response's
 /// `Location` and `Content-Location` (RFC 9111 §4.4). The variable `$upstream_cache_status` has the value of
 /// `Apisix-Cache-Status` for logs.
 ///
@@ -75,7 +75,7 @@ HTTP/1.1 200 OK
 /// process a node's: limits count cache hits. Conditional requests and range requests are answered from the cache.
 ///
 /// A response to a request with `Authorization` is stored only if it is `public`, or has `s-maxage` or
-/// `must-revalidate` (RFC 9111 §3.5), or if the key contains the user: by the consumer, or by the whole field
+/// `must-revalidate` (RFC 9111 §3.5). It is also stored if the key contains the user: the consumer, or the whole field
 /// `$http_authorization`. `$remote_user` is not verified: it separates responses and proves nothing.
 ///
 /// Every client that may call the route with `PURGE` can purge: leave the method out of the route, or protect it. One
@@ -189,12 +189,12 @@ fn warnings(conf: &Value) -> Vec<Problem> {
         return Vec::new();
     }
     let idle = OF_MEMORY.iter().filter(|field| conf.get(**field).is_some()).map(|field| {
-        Problem::new(*field, "no-effect", "the strategy `disk` has no such field").hint("leave it out")
+        Problem::new(*field, "no-effect", "the strategy `disk` does not use this field").hint("leave it out")
     });
     idle.collect()
 }
 
-/// The longest body of a POST whose answer is kept, in bytes: it is read before a node is asked.
+/// The longest body of a POST whose response is kept, in bytes: it is read before a node is queried.
 const BODY_MAX: usize = 64 << 10;
 
 struct ProxyCache(CacheOrder);

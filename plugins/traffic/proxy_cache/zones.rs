@@ -81,7 +81,7 @@ impl Attributes {
         match all.zones.iter().find(|zone| !zone.is_of_one_kind()) {
             None => Ok(all),
             Some(zone) => Err(format!(
-                "plugin_attr.proxy-cache.zones: {} has disk_size, disk_path and cache_levels, or none of them",
+                "plugin_attr.proxy-cache.zones: {} needs disk_size, disk_path and cache_levels together",
                 zone.name
             )),
         }
@@ -93,7 +93,7 @@ impl Attributes {
 
     pub(crate) fn cache_ttl_s(&self) -> Result<u32, String> {
         seconds(&self.cache_ttl).ok_or_else(|| {
-            format!("plugin_attr.proxy-cache.cache_ttl: {} is no time such as 10s", self.cache_ttl)
+            format!("plugin_attr.proxy-cache.cache_ttl: {} is not a time such as 10s", self.cache_ttl)
         })
     }
 }
@@ -112,7 +112,7 @@ impl Zone {
 
     pub(crate) fn bytes(&self) -> Result<u64, String> {
         size(&self.memory_size).filter(|bytes| *bytes >= LEAST_BYTES).ok_or_else(|| {
-            self.wrong("memory_size", &self.memory_size, "is no size such as 50m, of 64k at least")
+            self.wrong("memory_size", &self.memory_size, "is not a size such as 50m; the minimum is 64k")
         })
     }
 
@@ -123,12 +123,12 @@ impl Zone {
             return Ok(None);
         };
         if !path.starts_with('/') {
-            return Err(self.wrong("disk_path", path, "is no path from the root, such as /var/cache/sigma"));
+            return Err(self.wrong("disk_path", path, "is not an absolute path such as /var/cache/sigma"));
         }
-        let wrong_size = || self.wrong("disk_size", bytes, "is no size such as 1g, of 1m at least");
-        let wrong_levels = || self.wrong("cache_levels", levels, "are no levels such as 1:2");
+        let wrong_size = || self.wrong("disk_size", bytes, "is not a size such as 1g; the minimum is 1m");
+        let wrong_levels = || self.wrong("cache_levels", levels, "are not levels such as 1:2");
         let inactive = self.inactive.as_deref().unwrap_or("1d");
-        let wrong_time = || self.wrong("inactive", inactive, "is no time such as 10m");
+        let wrong_time = || self.wrong("inactive", inactive, "is not a time such as 10m");
         Ok(Some(CacheDisk {
             path: path.into(),
             bytes: size(bytes).filter(|bytes| *bytes >= LEAST_DISK_BYTES).ok_or_else(wrong_size)?,
@@ -181,7 +181,7 @@ mod tests {
             all.zone("a").unwrap().bytes().ok()
         };
         let half = json!({"zones": [{"name": "a", "memory_size": "1m", "disk_path": "/a"}]});
-        assert!(Attributes::of(&half).unwrap_err().contains("or none of them"));
+        assert!(Attributes::of(&half).unwrap_err().contains("together"));
         assert_eq!(sized("1G"), Some(1 << 30));
         assert_eq!(sized("100000"), Some(100_000));
         assert_eq!((sized("63k"), sized("99999999999999999999g"), sized("m")), (None, None, None));

@@ -1,4 +1,4 @@
-//! Compares answers to copies with the answers to the requests.
+//! Compares answers to copies with the responses to the requests.
 
 use std::cell::Cell;
 use std::hash::{DefaultHasher, Hasher};
@@ -10,7 +10,7 @@ use sigma_plugin::{Context, Pieces, Transform};
 use super::config::Compare;
 use sigma_plugin_kit::tallies::Event;
 
-/// How an answer to a copy compares.
+/// How a response to a copy compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Comparison {
     /// As the other.
@@ -25,7 +25,8 @@ pub(crate) enum Comparison {
 
 impl Event for Comparison {
     const METRIC: &'static str = "mirror_comparisons_total";
-    const HELP: &'static str = "Responses to copies of requests, compared with the responses to the requests";
+    const HELP: &'static str =
+        "Responses to mirrored requests, compared with the responses to the original requests";
     const LABELS: &'static [&'static [(&'static str, &'static str)]] = &[
         &[("outcome", "same")],
         &[("outcome", "status")],
@@ -70,27 +71,27 @@ impl Digester {
     }
 }
 
-/// The parts of an answer that are compared.
+/// The parts of a response that are compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct ComparedResponse {
     pub(super) status: u16,
     /// The values of each field, in the order in which the fields are configured.
     fields: Vec<Vec<Vec<u8>>>,
     pub(super) body: Option<Digest>,
 }
 
-impl Seen {
-    /// That of an answer, the body to follow.
-    pub(super) fn of(compare: &Compare, status: u16, headers: &Headers) -> Seen {
+impl ComparedResponse {
+    /// That of a response, the body to follow.
+    pub(super) fn of(compare: &Compare, status: u16, headers: &Headers) -> ComparedResponse {
         let values = |name: &String| {
             let fields = headers.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name.as_bytes()));
             fields.map(|(_, value)| value.to_vec()).collect()
         };
-        Seen { status, fields: compare.headers.iter().map(values).collect(), body: None }
+        ComparedResponse { status, fields: compare.headers.iter().map(values).collect(), body: None }
     }
 
     /// How `copy` differs from it, and in words, which tell no value of a field.
-    pub(super) fn compared(&self, compare: &Compare, copy: &Seen) -> (Comparison, String) {
+    pub(super) fn compared(&self, compare: &Compare, copy: &ComparedResponse) -> (Comparison, String) {
         if compare.status && self.status != copy.status {
             return (Comparison::Status, format!("status {}, here {}", self.status, copy.status));
         }
@@ -147,9 +148,12 @@ mod tests {
             let mut headers = Headers::default();
             headers.append("x-a", field.as_bytes());
             headers.append("X-B", body.as_bytes());
-            Seen { body: Some(Digester::of(body.as_bytes())), ..Seen::of(&compare, status, &headers) }
+            ComparedResponse {
+                body: Some(Digester::of(body.as_bytes())),
+                ..ComparedResponse::of(&compare, status, &headers)
+            }
         };
-        let check = |copy: Seen, expected: Comparison, words: &str| {
+        let check = |copy: ComparedResponse, expected: Comparison, words: &str| {
             let got = seen(200, "1", "hello").compared(&compare, &copy);
             assert_eq!(got, (expected, words.to_owned()), "{copy:?}");
         };
@@ -158,7 +162,7 @@ mod tests {
         check(seen(200, "2", "x"), Comparison::Headers, "header fields X-A");
         check(seen(200, "1", "hallo"), Comparison::Body, "a body of 5 bytes, here of 5");
         let lax = Compare { status: false, headers: Vec::new(), body: false };
-        let none = |status| Seen::of(&lax, status, &Headers::default());
+        let none = |status| ComparedResponse::of(&lax, status, &Headers::default());
         assert_eq!(none(200).compared(&lax, &none(500)).0, Comparison::Same);
     }
 }

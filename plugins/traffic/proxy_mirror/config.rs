@@ -12,10 +12,10 @@ use sigma_plugin_kit::fields::{frames, is_name};
 
 /// Sends copies of requests to other hosts and drops their responses.
 ///
-/// A copy has the method, the header fields and the body of the request as the node gets them, with the same `Host`,
-/// and goes over HTTP/1.1, or HTTP/2 for gRPC. It has no credentials (header fields or arguments) that another plugin
-/// hides from the node. It is sent in the background when the whole body has arrived; the request never waits for it.
-/// Requests that the gateway itself responds to, and requests with unusual methods, are not copied.
+/// A copy has the method, the header fields, the `Host` and the body that the node gets. It is sent over HTTP/1.1, or
+/// over HTTP/2 for gRPC. It has no credentials (header fields or arguments) that another plugin hides from the node.
+/// It is sent in the background when the whole body has arrived; the request never waits for it. Requests that the
+/// gateway itself responds to, and requests with unusual methods, are not copied.
 ///
 /// Copies beyond the limits of number and memory are dropped and counted in the metric `mirror_copies_total`;
 /// failures are in the error log as well.
@@ -101,7 +101,7 @@ impl TryFrom<Map<String, Value>> for Fields {
     fn try_from(fields: Map<String, Value>) -> Result<Fields, String> {
         let field = |(name, value): (String, Value)| {
             if !is_name(&name) {
-                return Err(format!("headers: `{name}` is no name of a header field"));
+                return Err(format!("headers: `{name}` is not the name of a header field"));
             }
             if frames(&name) || name.eq_ignore_ascii_case("host") {
                 return Err(format!("headers: the gateway itself sets `{name}`: remove it"));
@@ -116,16 +116,16 @@ impl Configuration for Config {
     fn check(&self) -> Result<(), String> {
         if let Some(compare) = &self.compare {
             if let Some(name) = compare.headers.iter().find(|name| !is_name(name)) {
-                return Err(format!("compare.headers: `{name}` is no name of a header field"));
+                return Err(format!("compare.headers: `{name}` is not the name of a header field"));
             }
             if !compare.status && !compare.body && compare.headers.is_empty() {
-                return Err("compare: nothing is compared; leave it out, or name header fields".to_owned());
+                return Err("compare: it compares nothing; remove it, or list header fields".to_owned());
             }
         }
         self.targets().try_for_each(|target| match (target.address(), &target.path) {
-            (None, _) => Err(format!("`{}` has no port that there is", target.host)),
+            (None, _) => Err(format!("`{}` has an invalid port", target.host)),
             (_, Some(path)) if !path.bytes().all(|b| b.is_ascii_graphic() && b != b'#') => {
-                Err(format!("`{path}` holds characters that have to be percent-encoded"))
+                Err(format!("`{path}` contains characters that must be percent-encoded"))
             }
             _ => Ok(()),
         })
@@ -245,13 +245,16 @@ impl Attributes {
     /// Returns an error, which is a sentence, if one of them is no time.
     pub(super) fn timeout_ms(&self) -> Result<u64, String> {
         let Times { connect, send, read } = &self.timeout;
-        [("connect", connect), ("send", send), ("read", read)].into_iter().try_fold(0u64, |sum, (name, text)| {
-            let time = milliseconds(text).filter(|ms| *ms > 0);
-            let time = time.ok_or_else(|| {
-                format!("plugin_attr.proxy-mirror.timeout.{name}: `{text}` is no time: write, for instance, 60s")
-            })?;
-            Ok(sum.saturating_add(time))
-        })
+        [("connect", connect), ("send", send), ("read", read)].into_iter().try_fold(
+            0u64,
+            |sum, (name, text)| {
+                let time = milliseconds(text).filter(|ms| *ms > 0);
+                let time = time.ok_or_else(|| {
+                    format!("plugin_attr.proxy-mirror.timeout.{name}: `{text}` is not a time such as 60s")
+                })?;
+                Ok(sum.saturating_add(time))
+            },
+        )
     }
 }
 
@@ -277,7 +280,7 @@ mod tests {
         for host in ["a", "ftp://a", "http://a/", "http://a/b", "http://a:b", "http://", "http://::1"] {
             check(json!({"host": host}), "property \"host\" validation failed: failed to match pattern");
         }
-        check(json!({"host": "http://a:70000"}), "`http://a:70000` has no port that there is");
+        check(json!({"host": "http://a:70000"}), "`http://a:70000` has an invalid port");
         let more = |more: Value| crate::testing::merged(json!({"host": "http://a"}), &more);
         check(more(json!({"path": "/a"})), "");
         for path in ["a", "/a?b", "/a&b", "/"] {
@@ -286,19 +289,19 @@ mod tests {
                 "property \"path\" validation failed: failed to match pattern",
             );
         }
-        check(more(json!({"path": "/a b"})), "`/a b` holds characters that have to be percent-encoded");
+        check(more(json!({"path": "/a b"})), "`/a b` contains characters that must be percent-encoded");
         check(more(json!({"path_concat_mode": "x"})), "property \"path_concat_mode\" validation failed");
         check(more(json!({"sample_ratio": 0})), "expected 0 to be at least 1e-05");
         check(more(json!({"sample_ratio": 1.1})), "expected 1.1 to be at most 1");
         check(more(json!({"mirrors": [{"host": "http://b"}, {"host": "grpc://c"}]})), "");
         check(more(json!({"mirrors": [{}]})), "property \"host\" is required");
-        check(more(json!({"headers": {"a b": "1"}})), "`a b` is no name of a header field");
+        check(more(json!({"headers": {"a b": "1"}})), "`a b` is not the name of a header field");
         check(more(json!({"headers": {"Host": "a"}})), "the gateway itself sets `Host`: remove it");
         check(more(json!({"compare": {}})), "");
-        check(more(json!({"compare": {"headers": ["a b"]}})), "`a b` is no name of a header field");
+        check(more(json!({"compare": {"headers": ["a b"]}})), "`a b` is not the name of a header field");
         check(
             more(json!({"compare": {"status": false, "body": false}})),
-            "compare: nothing is compared; leave it out, or name header fields",
+            "compare: it compares nothing; remove it, or list header fields",
         );
     }
 
@@ -323,7 +326,7 @@ mod tests {
         };
         check(json!({}), Ok(180_000));
         check(json!({"connect": "500ms", "send": "2", "read": "1m"}), Ok(62_500));
-        let wrong = "plugin_attr.proxy-mirror.timeout.read: `soon` is no time: write, for instance, 60s";
+        let wrong = "plugin_attr.proxy-mirror.timeout.read: `soon` is not a time such as 60s";
         check(json!({"read": "soon"}), Err(wrong));
     }
 }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use super::config::Bounds;
 
-/// A copy that is sent, its answer read and compared.
+/// A copy that is sent, its response read and compared.
 type CopyTask = Pin<Box<dyn Future<Output = ()>>>;
 
 /// The copies of one worker; a part of it.
@@ -39,10 +39,10 @@ impl Copies {
     }
 
     /// Takes memory for bytes of a body; None if there is no room.
-    pub(super) fn hold(self: &Rc<Self>, bounds: Bounds, bytes: usize) -> Option<Held> {
+    pub(super) fn hold(self: &Rc<Self>, bounds: Bounds, bytes: usize) -> Option<BodyMemory> {
         let all = self.bytes.get().checked_add(bytes).filter(|all| *all <= bounds.worker_bytes)?;
         self.bytes.set(all);
-        Some(Held { copies: Rc::clone(self), bytes })
+        Some(BodyMemory { copies: Rc::clone(self), bytes })
     }
 }
 
@@ -51,19 +51,19 @@ impl Copies {
 pub(super) struct Full;
 
 /// Memory that is taken for a body, given back when it is dropped.
-pub(super) struct Held {
+pub(super) struct BodyMemory {
     copies: Rc<Copies>,
     bytes: usize,
 }
 
-impl Held {
+impl BodyMemory {
     /// Adds what another one holds.
-    pub(super) fn join(&mut self, mut other: Held) {
+    pub(super) fn join(&mut self, mut other: BodyMemory) {
         self.bytes += std::mem::take(&mut other.bytes);
     }
 }
 
-impl Drop for Held {
+impl Drop for BodyMemory {
     fn drop(&mut self) {
         self.copies.bytes.set(self.copies.bytes.get() - self.bytes);
     }

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use sigma_http::{BodyLength, Chunk, HeaderId, Headers, Method};
-use sigma_plugin::outbound::{Answer, Call, CallError, Outbound};
+use sigma_plugin::outbound::{Call, CallError, Outbound, ServiceResponse};
 use sigma_plugin::owned::members;
 use sigma_plugin::record::Source;
 use sigma_plugin::variable_fields::{VariableField, VariableForm};
@@ -21,9 +21,9 @@ use sigma_plugin::{
 use sigma_schema::described::schema_of;
 use tokio::sync::oneshot;
 
-use comparison::{Comparison, Digest, Digester, Digesting, Seen};
+use comparison::{ComparedResponse, Comparison, Digest, Digester, Digesting};
 use config::{Attributes, Bounds, Config, PathMode, Target};
-use copies::{Copies, Held};
+use copies::{BodyMemory, Copies};
 
 use sigma_plugin_kit::log_throttle::LogThrottle;
 use sigma_plugin_kit::service::cleartext;
@@ -43,7 +43,7 @@ pub(crate) static PROXY_MIRROR: Descriptor = Descriptor {
         Phase::Log,
     ]),
     warnings: Some(|_, conf| {
-        cleartext(conf, "host", "copies of requests leave in cleartext").into_iter().collect()
+        cleartext(conf, "host", "mirrored requests are sent in cleartext").into_iter().collect()
     }),
     variables: &[VariableField::shown("headers.*", VariableForm::Template)],
     attributes: Some(schema_of::<Attributes>),
@@ -86,9 +86,9 @@ outcome="status"} 1
 /// The result of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// Its mirror has answered.
+    /// Its mirror has responded.
     Answered,
-    /// Its mirror has given no answer.
+    /// Its mirror has given no response.
     Failed,
     /// It was left out: too many are under way, or hold too much memory.
     NoRoom,
@@ -98,7 +98,7 @@ pub(crate) enum Fate {
 
 impl Event for Fate {
     const METRIC: &'static str = "mirror_copies_total";
-    const HELP: &'static str = "Copies of requests by outcome";
+    const HELP: &'static str = "Mirrored requests by outcome";
     const LABELS: &'static [&'static [(&'static str, &'static str)]] = &[
         &[("outcome", "answered")],
         &[("outcome", "failed")],
@@ -180,10 +180,10 @@ struct Chosen(Vec<(usize, Vec<u8>)>);
 /// The copies of a request, without its body yet.
 struct Prepared(Vec<Call>);
 
-/// The answer to the request, for those who compare.
+/// The response to the request, for those who compare.
 struct Awaited {
-    copies: Vec<oneshot::Sender<Seen>>,
-    seen: Option<Seen>,
+    copies: Vec<oneshot::Sender<ComparedResponse>>,
+    seen: Option<ComparedResponse>,
     digest: Rc<Cell<Option<Digest>>>,
     is_digested: bool,
 }
@@ -242,7 +242,8 @@ impl Plugin for ProxyMirror {
     fn header_filter(&self, ctx: &mut Context, _env: &Env<'_>) -> ResponseStep {
         if let Some(compare) = &self.0.config.compare {
             let is_nodes = ctx.record.source == Source::Upstream;
-            let seen = is_nodes.then(|| Seen::of(compare, ctx.response.status, &ctx.response.headers));
+            let seen =
+                is_nodes.then(|| ComparedResponse::of(compare, ctx.response.status, &ctx.response.headers));
             if let Some(awaited) = ctx.kept::<_, Awaited>(self) {
                 awaited.seen = seen;
             }
@@ -280,7 +281,7 @@ fn is_sampled(ratio: f64, bits: u64) -> bool {
     ratio >= 1.0 || ((bits >> 11) as f64 / (1u64 << 53) as f64) < ratio
 }
 
-/// Path and query that a target is asked for: the node's, byte for byte, as far as `path` does not replace them.
+/// Path and query that a target is requested: the node's, byte for byte, as far as `path` does not replace them.
 fn asked(target: &Target, ctx: &Context) -> Vec<u8> {
     let whole = ctx.outgoing_target();
     match (&target.path, target.path_concat_mode) {
@@ -328,8 +329,8 @@ fn without_hidden(target: Vec<u8>, ctx: &Context) -> Vec<u8> {
 struct Departure {
     mirror: Arc<Mirror>,
     calls: Vec<Call>,
-    /// The answers to the copies, one for each call; empty where nothing is compared.
-    answers: Vec<oneshot::Receiver<Seen>>,
+    /// The responses to the copies, one for each call; empty where nothing is compared.
+    answers: Vec<oneshot::Receiver<ComparedResponse>>,
     outbound: Rc<dyn Outbound>,
     copies: Rc<Copies>,
     fates: Tally<Fate>,
@@ -338,7 +339,7 @@ struct Departure {
 
 impl Departure {
     /// They leave, if there is room.
-    fn begin(self, body: Option<Vec<u8>>, held: Option<Held>) {
+    fn begin(self, body: Option<Vec<u8>>, held: Option<BodyMemory>) {
         let held = Rc::new(held);
         let mut answers = self.answers.into_iter();
         for mut call in self.calls {
@@ -372,34 +373,34 @@ impl Departure {
 struct RunningCopy {
     upstream: Box<str>,
     mirror: Arc<Mirror>,
-    answer: Option<oneshot::Receiver<Seen>>,
+    answer: Option<oneshot::Receiver<ComparedResponse>>,
     fates: Tally<Fate>,
     comparisons: Tally<Comparison>,
 }
 
 impl RunningCopy {
-    fn end(self, answer: Result<Answer, CallError>) {
+    fn end(self, answer: Result<ServiceResponse, CallError>) {
         let answer = match answer {
             Ok(answer) => answer,
             Err(error) => {
                 static COMPLAINT: LogThrottle = LogThrottle::new();
                 self.fates.count(Fate::Failed);
                 if let Some(left_out) = COMPLAINT.due() {
-                    tracing::error!(left_out, mirror = self.host(), %error, "proxy-mirror: a copy has no answer");
+                    tracing::error!(left_out, mirror = self.host(), %error, "proxy-mirror: a mirrored request got no response");
                 }
                 return;
             }
         };
         self.fates.count(Fate::Answered);
         if let (Some(compare), Some(_)) = (&self.mirror.config.compare, &self.answer) {
-            let mut copy = Seen::of(compare, answer.status, &answer.headers);
+            let mut copy = ComparedResponse::of(compare, answer.status, &answer.headers);
             copy.body = Some(Digester::of(&answer.body));
             // The request may go on for long: it must not hold up other copies.
             tokio::task::spawn_local(self.compare(copy));
         }
     }
 
-    async fn compare(self, copy: Seen) {
+    async fn compare(self, copy: ComparedResponse) {
         let RunningCopy { answer: Some(answer), mirror, comparisons, .. } = self else { return };
         let (Ok(seen), Some(compare)) = (answer.await, &mirror.config.compare) else { return };
         let (comparison, differences) = seen.compared(compare, &copy);
@@ -408,7 +409,7 @@ impl RunningCopy {
         if comparison != Comparison::Same
             && let Some(left_out) = REPORT.due()
         {
-            tracing::warn!(left_out, differences, "proxy-mirror: a mirror answers otherwise");
+            tracing::warn!(left_out, differences, "proxy-mirror: a mirror sent another response");
         }
     }
 
@@ -424,7 +425,7 @@ struct Copying {
     /// None once the copies have left, or were given up.
     departure: RefCell<Option<Departure>>,
     body: Vec<u8>,
-    held: Option<Held>,
+    held: Option<BodyMemory>,
 }
 
 impl Copying {

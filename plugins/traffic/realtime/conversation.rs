@@ -1,4 +1,4 @@
-//! A client's WebSocket: its events are asked about one after the other, and pushes go between their answers.
+//! A client's WebSocket: its events are queried about one after the other, and pushes go between their responses.
 
 use std::cell::Cell;
 use std::io;
@@ -9,7 +9,7 @@ use sigma_http::Chunk;
 use sigma_http::websocket::messages::Kind;
 use sigma_net::Deadline;
 use sigma_plugin::Takeover;
-use sigma_plugin::outbound::{Answer, CallError, Calling};
+use sigma_plugin::outbound::{CallError, Calling, ServiceResponse};
 
 use super::room::{Next, Seat};
 use super::service::Caller;
@@ -63,7 +63,7 @@ impl Conversation {
     }
 
     /// Sets the first message for the client.
-    pub(super) fn begin_with(&mut self, answer: &Answer) {
+    pub(super) fn begin_with(&mut self, answer: &ServiceResponse) {
         self.say(answer);
     }
 
@@ -79,7 +79,7 @@ impl Conversation {
         }
     }
 
-    fn answered(&mut self, answer: Result<Answer, CallError>) {
+    fn answered(&mut self, answer: Result<ServiceResponse, CallError>) {
         // The delay was not the client's fault.
         self.is_heard = true;
         match answer {
@@ -95,15 +95,15 @@ impl Conversation {
                 if let Some(left_out) = COMPLAINT.due() {
                     let said =
                         other.map_or_else(|error| error.0, |answer| format!("status {}", answer.status));
-                    tracing::error!(left_out, "realtime: a message is not taken by the service: {said}");
+                    tracing::error!(left_out, "realtime: the service refused a message: {said}");
                 }
                 self.end(BROKEN, "");
             }
         }
     }
 
-    /// Sends the body of an answer, if it has one: as text, unless its type or its bytes are binary.
-    fn say(&mut self, answer: &Answer) {
+    /// Sends the body of a response, if it has one: as text, unless its type or its bytes are binary.
+    fn say(&mut self, answer: &ServiceResponse) {
         if answer.body.is_empty() {
             return;
         }
@@ -120,7 +120,7 @@ impl Conversation {
         }
     }
 
-    /// Asks a client whether it is there that was not heard for a while; ends it if it was asked before.
+    /// Asks a client whether it is there that was not heard for a while; ends it if it was queried before.
     fn poll_pulse(&mut self, task: &mut Task<'_>) -> Poll<()> {
         while self.pulse.poll_expired(task).is_ready() {
             let Some(caller) = self.caller.as_ref().filter(|_| self.socket.is_open()) else { break };
@@ -188,7 +188,7 @@ impl Drop for Conversation {
             if let Some(left_out) = COMPLAINT.due() {
                 tracing::error!(
                     left_out,
-                    "realtime: too many connections end at once; the service misses one event"
+                    "realtime: too many connections end at once; the service does not get an event"
                 );
             }
             return;

@@ -12,7 +12,7 @@ use super::room::{Next, Seat};
 /// A line that readers of events pass over: it shows both sides that the other one is there.
 const COMMENT: &[u8] = b":\n\n";
 
-/// The body of the answer.
+/// The body of the response.
 pub(super) struct Events {
     seat: Seat,
     /// The bytes being sent, and how many of them have left.

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_http::{BodyLength, HeaderId, Headers, Method};
 use sigma_plugin::descriptor::InlineUpstream;
-use sigma_plugin::outbound::{Answer, CallError, Service};
+use sigma_plugin::outbound::{CallError, Service, ServiceResponse};
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Reply, Step,
     StreamBody,
@@ -104,7 +104,7 @@ pub(super) struct Config {
     /// Maximum channels of a connection.
     #[schemars(range(min = 0, max = 1000), extend("default" = 32))]
     max_channels: usize,
-    /// Keep-alive interval in seconds: a ping, which the client must answer within the same time, or a comment in an
+    /// Keep-alive interval in seconds: a ping, to which the client must respond within the same time, or a comment in an
     /// event stream.
     #[schemars(range(min = 1, max = 3600), extend("default" = 30))]
     ping_interval: u64,
@@ -123,7 +123,7 @@ impl TryFrom<String> for Origin {
         let is_whole = host.is_some_and(|(_, host)| !host.is_empty() && !host.contains(['/', '?', '#', '@']));
         if text != "*" && !is_whole {
             return Err(format!(
-                "allowed_origins: `{text}` is no origin such as https://shop.example, nor `*`"
+                "allowed_origins: `{text}` is not an origin such as https://shop.example, or `*`"
             ));
         }
         Ok(Origin(text.into()))
@@ -172,7 +172,7 @@ fn warnings(_: PluginScope, conf: &Value) -> Vec<Problem> {
     if origins.is_some_and(|origins| origins.iter().any(|origin| origin == "*")) {
         let message = "any page may open WebSockets in the name of its visitors";
         found.push(
-            Problem::new("allowed_origins", "any_origin", message).hint("name the origins of your pages"),
+            Problem::new("allowed_origins", "any_origin", message).hint("list the origins of your pages"),
         );
     }
     found
@@ -200,7 +200,7 @@ impl Realtime {
         })
     }
 
-    /// A place for a connection, and how the service is asked about it.
+    /// A place for a connection, and how the service is queried about it.
     fn seat(&self, medium: Medium, ctx: &Context, env: &Env<'_>) -> Result<(Seat, Caller), Step> {
         let mut bytes = [0; 16];
         if env.machine.fill_random(&mut bytes).is_err() {
@@ -279,14 +279,14 @@ impl Plugin for Realtime {
     }
 }
 
-/// Returns the client's response for an answer of the service that opens no connection.
-fn passed_on(answer: Result<Answer, CallError>) -> Step {
+/// Returns the client's response for a response of the service that opens no connection.
+fn passed_on(answer: Result<ServiceResponse, CallError>) -> Step {
     match answer {
-        // A success that was not asked for would be no answer to an upgrade.
+        // A success that was not requested would be no response to an upgrade.
         Ok(answer) if answer.status >= 200 => {
             with_fields(Reply::new(answer.status), &answer.headers).text(answer.body).into()
         }
-        Ok(_) => unanswered("the service gave an interim answer"),
+        Ok(_) => unanswered("the service sent an interim response"),
         Err(error) => unanswered(&error.0),
     }
 }
@@ -294,12 +294,12 @@ fn passed_on(answer: Result<Answer, CallError>) -> Step {
 fn unanswered(reason: &str) -> Step {
     static COMPLAINT: LogThrottle = LogThrottle::new();
     if let Some(left_out) = COMPLAINT.due() {
-        tracing::error!(left_out, "realtime: the service has not answered: {reason}");
+        tracing::error!(left_out, "realtime: the service did not respond: {reason}");
     }
-    Reply::new(502).because("the service has not answered").into()
+    Reply::new(502).because("the service did not respond").into()
 }
 
-/// A reply with the fields of an answer that are for the client.
+/// A reply with the fields of a response that are for the client.
 fn with_fields(reply: Reply, fields: &Headers) -> Reply {
     let framing = [HeaderId::ContentLength, HeaderId::TransferEncoding, HeaderId::Connection];
     fields.fields().fold(reply, |reply, (id, name, value)| {
@@ -310,7 +310,7 @@ fn with_fields(reply: Reply, fields: &Headers) -> Reply {
     })
 }
 
-/// Returns the answer that opens a WebSocket, with the fields of the service's answer; None if it agrees to a
+/// Returns the response that opens a WebSocket, with the fields of the service's response; None if it agrees to a
 /// subprotocol that the client does not offer (RFC 6455 §4.1).
 fn agreed(reply: Reply, answer: &Headers, request: &Headers) -> Option<Reply> {
     const PROTOCOL: &[u8] = b"sec-websocket-protocol";
@@ -361,7 +361,7 @@ mod tests {
         check(json!({}), "property \"uri\" is required");
         for origin in ["shop.example", "https://", "https://a/b", "ftp://a", "https://u@a", ""] {
             let told =
-                format!("allowed_origins: `{origin}` is no origin such as https://shop.example, nor `*`");
+                format!("allowed_origins: `{origin}` is not an origin such as https://shop.example, or `*`");
             check(json!({"uri": "http://a", "allowed_origins": [origin]}), &told);
         }
         check(json!({"uri": "http://a", "allowed_origins": ["https://a:1", "*"]}), "");

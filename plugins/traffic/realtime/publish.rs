@@ -61,11 +61,11 @@ const REASON_BYTES: usize = 123;
 /// `{"items": [{"channel": "news", "formats": {"ws-message": {"content": "rain"}, "http-stream": {"content": "data:
 /// rain\n\n"}}}]}`
 ///
-/// Each item is for a `channel`, or for one `connection`, whose name the service has from `Connection-Id`. Of `formats`
-/// each connection gets its own: `ws-message` as a message of a WebSocket, `http-stream` as part of a stream of events,
-/// which must be UTF-8; an empty line at its end is added if it is missing. `content-bin` has base64 instead of
-/// `content`, and is a binary message over WebSocket. `"action": "close"` ends the connection, with `code` (1000 unless
-/// set) and `reason` over WebSocket.
+/// Each item is for a `channel`, or for one `connection`, whose name the service has from `Connection-Id`. Of
+/// `formats` each connection gets its own: `ws-message` is sent as a WebSocket message. `http-stream` is sent as part
+/// of an event stream and must be UTF-8; the plugin adds an empty line at its end if it is missing. `content-bin` has
+/// base64 instead of `content`, and is a binary message over WebSocket. `"action": "close"` ends the connection, with
+/// `code` (1000 unless set) and `reason` over WebSocket.
 ///
 /// The response is `{"reached": [1]}`: for each item the number of connections of this gateway that have it in their
 /// queue. Other gateways do not get it. Without a key the response is 401, for an invalid body 400, and 503 if too many
@@ -160,7 +160,7 @@ impl Plugin for Publish {
     fn access(&self, ctx: &mut Context, _: &Env<'_>) -> Step {
         if !self.knows(ctx) {
             let reply = Reply::new(401).header("WWW-Authenticate", "Bearer");
-            return reply.json(&json!({ "message": "a key is needed" })).because("no key to push").into();
+            return reply.json(&json!({ "message": "a key is needed" })).because("no key for pushes").into();
         }
         if ctx.request.method != Method::Post {
             return Reply::new(405).header("Allow", "POST").into();
@@ -171,7 +171,7 @@ impl Plugin for Publish {
             then: Box::new(move |ctx, _, read| {
                 if read == BodyRead::TooLarge {
                     return Reply::new(413)
-                        .json(&json!({ "message": "the push is over max_body_bytes" }))
+                        .json(&json!({ "message": "the push exceeds max_body_bytes" }))
                         .into();
                 }
                 match items(ctx.body.as_deref().unwrap_or_default()) {
@@ -192,8 +192,12 @@ fn deliver(hub: &Hub, items: Vec<Item>) -> Step {
                 .into()
         }),
         Err(Busy) => {
-            let busy = json!({ "message": "too many pushes wait" });
-            Reply::new(503).header("Retry-After", "1").json(&busy).because("too many pushes wait").into()
+            let busy = json!({ "message": "too many pushes are pending" });
+            Reply::new(503)
+                .header("Retry-After", "1")
+                .json(&busy)
+                .because("too many pushes are pending")
+                .into()
         }
     }
 }
@@ -202,7 +206,7 @@ fn deliver(hub: &Hub, items: Vec<Item>) -> Step {
 fn items(body: &[u8]) -> Result<Vec<Item>, String> {
     let publication: Publication = serde_json::from_slice(body).map_err(|error| error.to_string())?;
     if publication.items.len() > MOST_ITEMS {
-        return Err(format!("items: there are more than {MOST_ITEMS}"));
+        return Err(format!("items: more than {MOST_ITEMS} items"));
     }
     let numbered = publication.items.into_iter().enumerate();
     numbered.map(|(at, posted)| posted.item().map_err(|reason| format!("items[{at}]: {reason}"))).collect()
@@ -212,7 +216,7 @@ impl Posted {
     fn item(self) -> Result<Item, String> {
         let target = match (self.channel, self.connection) {
             (Some(name), None) if is_channel(&name) => Target::Channel(name.into()),
-            (Some(_), None) => return Err("channel: no channel has this name".to_owned()),
+            (Some(_), None) => return Err("channel: it is not a valid channel name".to_owned()),
             (None, Some(id)) => Target::Connection(id.into()),
             _ => return Err("write `channel` or `connection`".to_owned()),
         };
@@ -234,12 +238,12 @@ impl Format {
     /// Returns the content, and whether it is text.
     fn content(self) -> Result<(Kind, Vec<u8>), String> {
         if self.code.is_some() || self.reason.is_some() {
-            return Err("`code` and `reason` are for `close`".to_owned());
+            return Err("`code` and `reason` need the action `close`".to_owned());
         }
         match (self.content, self.content_bin) {
             (Some(text), None) => Ok((Kind::Text, text.into_bytes())),
             (None, Some(encoded)) => {
-                let bytes = STANDARD.decode(encoded).map_err(|_| "content-bin: it is no base64")?;
+                let bytes = STANDARD.decode(encoded).map_err(|_| "content-bin: it is not base64")?;
                 Ok((Kind::Binary, bytes))
             }
             _ => Err("write `content` or `content-bin`".to_owned()),
@@ -249,11 +253,11 @@ impl Format {
     fn close(self) -> Result<Pushed, String> {
         let (code, reason) = (self.code.unwrap_or(1000), self.reason.unwrap_or_default());
         if self.content.is_some() || self.content_bin.is_some() {
-            return Err("a connection that is closed gets no content".to_owned());
+            return Err("the action `close` has no content".to_owned());
         }
         // The codes that a server may send (RFC 6455 §7.4).
         if !matches!(code, 1000 | 1001 | 1008 | 1011 | 1012 | 1013 | 3000..=4999) {
-            return Err(format!("code: {code} is not for you to send"));
+            return Err(format!("code: applications may not send {code}"));
         }
         if reason.len() > REASON_BYTES {
             return Err(format!("reason: it is longer than {REASON_BYTES} bytes"));
@@ -276,7 +280,7 @@ impl Format {
             return self.close();
         }
         let (_, bytes) = self.content()?;
-        let Ok(mut text) = String::from_utf8(bytes) else { return Err("it is no UTF-8".to_owned()) };
+        let Ok(mut text) = String::from_utf8(bytes) else { return Err("it is not UTF-8".to_owned()) };
         // An event ends with an empty line: without one it would become part of the next.
         let lines = if text.ends_with("\n\n") || text.ends_with("\r\n\r\n") {
             ""
@@ -370,20 +374,17 @@ mod tests {
         let text = json!({"ws-message": {"content": "a"}});
         check(json!({"formats": text}), "items[0]: write `channel` or `connection`");
         check(json!({"channel": "a", "connection": "b", "formats": text}), "write `channel` or `connection`");
-        check(json!({"channel": "a b", "formats": text}), "channel: no channel has this name");
+        check(json!({"channel": "a b", "formats": text}), "channel: it is not a valid channel name");
         check(json!({"channel": "a", "formats": {}}), "formats: write `ws-message` or `http-stream`");
         check(json!({"channel": "a", "formats": {"http-response": {}}}), "unknown field `http-response`");
         check(json!({"channel": "a", "id": "1", "formats": text}), "unknown field `id`");
         let format = |format: Value| json!({"channel": "a", "formats": {"ws-message": format}});
         check(format(json!({})), "ws-message: write `content` or `content-bin`");
         check(format(json!({"content": "a", "content-bin": "YQ=="})), "write `content` or `content-bin`");
-        check(format(json!({"content-bin": "?"})), "content-bin: it is no base64");
-        check(format(json!({"content": "a", "code": 1000})), "`code` and `reason` are for `close`");
-        check(
-            format(json!({"action": "close", "content": "a"})),
-            "a connection that is closed gets no content",
-        );
-        check(format(json!({"action": "close", "code": 1006})), "code: 1006 is not for you to send");
+        check(format(json!({"content-bin": "?"})), "content-bin: it is not base64");
+        check(format(json!({"content": "a", "code": 1000})), "`code` and `reason` need the action `close`");
+        check(format(json!({"action": "close", "content": "a"})), "the action `close` has no content");
+        check(format(json!({"action": "close", "code": 1006})), "code: applications may not send 1006");
         check(
             format(json!({"action": "close", "reason": "x".repeat(124)})),
             "reason: it is longer than 123 bytes",
@@ -391,10 +392,10 @@ mod tests {
         check(format(json!({"action": "hint"})), "unknown variant `hint`");
         check(
             json!({"channel": "a", "formats": {"http-stream": {"content-bin": "/w=="}}}),
-            "http-stream: it is no UTF-8",
+            "http-stream: it is not UTF-8",
         );
         let many = json!({ "items": vec![json!({"channel": "a", "formats": text}); 1001] });
-        assert_eq!(items(many.to_string().as_bytes()), Err("items: there are more than 1000".to_owned()));
+        assert_eq!(items(many.to_string().as_bytes()), Err("items: more than 1000".to_owned()));
         assert!(items(b"").is_err() && items(b"[]").is_err() && items(b"{\"items\":7}").is_err());
     }
 }

@@ -1,11 +1,11 @@
-//! Requests to the service, and the fields of its answers.
+//! Requests to the service, and the fields of its responses.
 
 use std::rc::Rc;
 use std::sync::Arc;
 
 use sigma_http::websocket::messages::Kind;
 use sigma_http::{HeaderId, Headers, Method};
-use sigma_plugin::outbound::{Answer, Call, Calling, Outbound};
+use sigma_plugin::outbound::{Call, Calling, Outbound, ServiceResponse};
 use sigma_plugin::{Context, Env};
 
 use super::Config;
@@ -19,7 +19,7 @@ const CHANNEL_BYTES: usize = 128;
 const META_FIELDS: usize = 16;
 const META_BYTES: usize = 4096;
 
-/// Fields of the service's answers, and of requests to it.
+/// Fields of the service's responses, and of requests to it.
 const CHANNEL: &[u8] = b"grip-channel";
 const UNSUBSCRIBE: &[u8] = b"grip-unsubscribe";
 const HOLD: &[u8] = b"grip-hold";
@@ -58,7 +58,7 @@ impl Event {
     }
 }
 
-/// How the service is asked about one connection.
+/// How the service is queried about one connection.
 pub(super) struct Caller {
     pub(super) config: Arc<Config>,
     upstream: Box<str>,
@@ -174,14 +174,14 @@ impl Caller {
         self.outbound.call(self.call(Method::Get, self.client_fields(ctx), None))
     }
 
-    /// Applies the fields of an answer about channels and metadata.
-    pub(super) fn learn(&mut self, answer: &Answer, seat: &Seat) {
+    /// Applies the fields of a response about channels and metadata.
+    pub(super) fn learn(&mut self, answer: &ServiceResponse, seat: &Seat) {
         for name in names(&answer.headers, UNSUBSCRIBE) {
             seat.unsubscribe(&name);
         }
         for name in names(&answer.headers, CHANNEL) {
             if !seat.subscribe(&name) {
-                warn("a channel beyond max_channels");
+                warn("a channel above max_channels");
             }
         }
         for (name, value) in answer.headers.iter() {
@@ -195,14 +195,14 @@ impl Caller {
         self.meta.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
         let bytes: usize = self.meta.iter().map(|(name, value)| name.len() + value.len()).sum();
         if self.meta.len() >= META_FIELDS || bytes + name.len() + value.len() > META_BYTES {
-            warn("a Set-Meta field beyond 16 of 4096 bytes");
+            warn("a Set-Meta field above the limit of 16 fields of 4096 bytes");
             return;
         }
         self.meta.push((name.into(), value.to_vec()));
     }
 }
 
-/// Whether an answer is to be held open as a stream of events.
+/// Whether a response is to be held open as a stream of events.
 pub(super) fn is_held(headers: &Headers) -> bool {
     // A push would be no part of an encoded body.
     let is_plain = headers.find(b"content-encoding").is_none();
@@ -227,17 +227,17 @@ fn names(headers: &Headers, field: &[u8]) -> Vec<String> {
         match std::str::from_utf8(name.trim_ascii()) {
             Ok("") => {}
             Ok(name) if is_channel(name) => found.push(name.to_owned()),
-            _ => warn("a name that no channel has"),
+            _ => warn("an invalid channel name"),
         }
     }
     found
 }
 
-/// Logs that something in the service's answer is ignored.
+/// Logs that something in the service's response is ignored.
 fn warn(what: &str) {
     static COMPLAINT: LogThrottle = LogThrottle::new();
     if let Some(left_out) = COMPLAINT.due() {
-        tracing::warn!(left_out, "realtime: {what} is ignored in an answer of the service");
+        tracing::warn!(left_out, "realtime: ignored {what} in a response of the service");
     }
 }
 

@@ -20,7 +20,7 @@ pub fn body_formats(input: &[u8]) {
         _ => Format::Multipart,
     };
     if let Ok(value) = format.read(body, "multipart/form-data; boundary=x", MOST_VALUES) {
-        // The parts of a form and its arguments stand in an object of their own, and in lists.
+        // The parts of a form and its arguments stand in their own object, and in lists.
         assert!(values(&value) <= 2 * MOST_VALUES + 1, "{value}");
     }
 }

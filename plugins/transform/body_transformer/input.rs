@@ -102,7 +102,7 @@ mod tests {
         check(Format::Json, "[1,2,3,4]", Err("more than 4 values"));
         check(Format::Xml, "<a>1</a>", Ok(json!({"a": "1"})));
         check(Format::Encoded, "a=1&a=%20&b&c=", Ok(json!({"a": ["1", " "], "b": true, "c": ""})));
-        check(Format::Args, "a=%ff", Err("it is no UTF-8"));
+        check(Format::Args, "a=%ff", Err("it is not UTF-8"));
         check(Format::Args, "a&b&c&d&e", Err("more than 4 values"));
         check(Format::Plain, "{", Ok(Value::Null));
         check(Format::Yaml, "a: &x [1]\nb: 2", Err("line 1: more than 4 values"));
@@ -123,7 +123,7 @@ mod tests {
         check(Format::Multipart, "x", Err("the boundary is missing"));
         check(Format::Multipart, &part("a", "1"), Err("the last boundary is missing"));
         check(Format::Multipart, "--b b\r\n\r\n1\r\n--b b--", Err("a part has no name"));
-        check(Format::Multipart, "--b b\r\nx\r\n--b b--", Err("a part has no end of its fields"));
+        check(Format::Multipart, "--b b\r\nx\r\n--b b--", Err("a part has no empty line after its fields"));
         let many = format!("{}--b b--", part("a", "").repeat(5));
         check(Format::Multipart, &many, Err("more than 4 values"));
         assert!(Format::Multipart.read(b"", "multipart/form-data", 4).is_err());

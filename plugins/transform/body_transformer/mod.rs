@@ -31,7 +31,7 @@ use super::whole_body::{Remake, WholeBody};
 pub use fuzzing::{body_formats, templates};
 use input::Format;
 use sigma_plugin_kit::body_template::{Data, Template};
-use sigma_plugin_kit::budget::{Budget, Held};
+use sigma_plugin_kit::budget::{Budget, WorkerBytes};
 use sigma_plugin_kit::changed_body::{change_head, has_content, is_part, replace_request_body};
 use sigma_plugin_kit::log_throttle::LogThrottle;
 use sigma_plugin_kit::response_body::{Encoding, ask_for_readable};
@@ -73,8 +73,8 @@ $ curl -s http://127.0.0.1:9080/names -H 'Content-Type: application/json' -d '{'
 
 /// Replaces the body of a request or a response with a template, which uses the parsed old body.
 ///
-/// `{{value}}` shows a value escaped for HTML, `{*value*}` as it is; `{% if … then %}`, `elseif`, `else`, `end`, `{%
-/// for key, value in pairs(…) do %}`, `ipairs`, `{% for i = 1, 3 do %}` and `{% local name = … %}` are statements,
+/// `{{value}}` shows a value escaped for HTML, `{*value*}` unescaped. Statements are `{% if … then %}`, `elseif`,
+/// `else`, `end`, `{% for key, value in pairs(…) do %}`, `ipairs`, `{% for i = 1, 3 do %}` and `{% local name = … %}`.
 /// `{# … #}` is a comment, `{-raw-}…{-raw-}` is text. Members of the parsed body are variables; there are also
 /// `_body`, `_ctx.var.NAME`, `_multipart`, `context` and the functions `_escape_json`, `_escape_xml`, `tostring`,
 /// `tonumber`, `string.upper` and `string.lower`. Values have Lua's operators: `..`, `==`, `~=`, `<`, `and`, `or`,
@@ -135,7 +135,7 @@ impl Side {
         let is_text = matches!(self.input_format, Some(Format::Encoded | Format::Args));
         let decoded = || String::from_utf8(STANDARD.decode(self.template.trim()).ok()?).ok();
         let decoded = match self.template_is_base64 {
-            Some(true) => Some(decoded().ok_or("it is no Base64 of a text")?),
+            Some(true) => Some(decoded().ok_or("it is not the Base64 of a text")?),
             _ if is_text => None,
             _ => decoded(),
         };
@@ -231,7 +231,11 @@ impl Transformer {
             Step::json(status, &json!({ "message": format!("request {what}: {reason}") }))
         };
         if Encoding::of(&ctx.request.headers) != Encoding::Identity {
-            return refused(400, "body decode", "it has a Content-Encoding, send it without".to_owned());
+            return refused(
+                400,
+                "body decode",
+                "it has a Content-Encoding; send the body unencoded".to_owned(),
+            );
         }
         let is_get = ctx.request.method == Method::Get;
         let format = if is_get { Some(Format::Args) } else { transformation.format };
@@ -292,11 +296,11 @@ impl Plugin for BodyTransformer {
 
 /// The bodies that one worker holds back.
 #[derive(Default)]
-struct Bodies(Rc<Held>);
+struct Bodies(Rc<WorkerBytes>);
 
 impl Remake for Arc<Transformer> {
     const FULL: Fault =
-        Fault::new(FaultKind::MemoryLimit, "the bodies that body-transformer holds are over their limit");
+        Fault::new(FaultKind::MemoryLimit, "the bodies that body-transformer buffers exceed their limit");
 
     fn remade(&self, ctx: &Context, body: &[u8]) -> Option<Vec<u8>> {
         let response = self.response.as_ref()?;

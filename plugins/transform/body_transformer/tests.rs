@@ -72,7 +72,7 @@ fn requests_that_are_refused() {
         assert!(answer.starts_with(expected), "{}: {answer}", body.escape_ascii());
     };
     check("", b"{", "400 {\"message\":\"request body decode: EOF while parsing");
-    check("", b"\xff", "400 {\"message\":\"request body decode: it is no UTF-8\"}");
+    check("", b"\xff", "400 {\"message\":\"request body decode: it is not UTF-8\"}");
     check("", b"{}", "503 {\"message\":\"request template rendering: attempt to index a nil value\"}");
     check("", b"[1,2,3,4,5,6]", "400 {\"message\":\"request body decode: more than 5 values\"}");
     check("", &[b' '; 21], "413");
@@ -92,7 +92,7 @@ fn requests_that_are_refused() {
     );
     assert_eq!(
         sent(&long, "POST / HTTP/1.1", b"0123456789"),
-        "503 {\"message\":\"request template rendering: the result is over the limit of the body\"}"
+        "503 {\"message\":\"request template rendering: the result exceeds the limit of the body\"}"
     );
 }
 
@@ -148,7 +148,7 @@ fn configurations() {
     check(request(json!({"template": "x", "input_format": "toml"})), "matches none of the enum values");
     check(
         request(json!({"template": "{{x}}", "template_is_base64": true})),
-        "request.template: it is no Base64 of a text",
+        "request.template: it is not the Base64 of a text",
     );
     check(request(json!({"template": "{{x}}"})), "");
     assert!(warned(NAME, PluginScope::Http, &request(json!({"template": "{{x}}"}))).is_empty());

@@ -1,12 +1,12 @@
 //! XML as a value: elements are members of the one around them.
 //!
-//! Prefixes of namespaces are left out of the names of elements. Attributes are in `_attr`, text next to them
-//! or to elements in `1`; an element of text alone is that text. Parsed in one pass, without declarations of
-//! types and their entities, of which a few bytes make gigabytes, and files.
+//! Prefixes of namespaces are omitted from the names of elements. Attributes are in `_attr`, text next to them or to
+//! elements in `1`; an element of text alone is that text. Parsed in one pass, without declarations of types and their
+//! entities, of which a few bytes make gigabytes, and files.
 
 use serde_json::{Map, Value};
 
-/// Elements within each other.
+/// Elements nested in each other.
 const MAX_DEPTH: usize = 100;
 
 /// An element that is open.
@@ -47,11 +47,11 @@ pub(super) fn read(text: &str, most_values: usize) -> Result<Value, String> {
             let (inside, after) = behind(inside, "]]>")?;
             match open.last_mut() {
                 Some(element) if !element.name.is_empty() => element.text.push_str(inside),
-                _ => return Err("text is outside of the document".to_owned()),
+                _ => return Err("text outside the root element".to_owned()),
             }
             rest = after;
         } else if rest.starts_with("<!") {
-            return Err("declarations of types are not read".to_owned());
+            return Err("DOCTYPE declarations are not supported".to_owned());
         } else if let Some(inside) = rest.strip_prefix("<?") {
             rest = behind(inside, "?>")?.1;
         } else if let Some(inside) = rest.strip_prefix("</") {
@@ -65,7 +65,7 @@ pub(super) fn read(text: &str, most_values: usize) -> Result<Value, String> {
     add_text(&mut open, rest)?;
     match (open.pop(), open.is_empty()) {
         (Some(document), true) if document.members.len() == 1 => Ok(Value::Object(document.members)),
-        (_, false) => Err("an element has no end".to_owned()),
+        (_, false) => Err("an element is not closed".to_owned()),
         _ => Err("the document is empty".to_owned()),
     }
 }
@@ -82,7 +82,7 @@ fn add_text(open: &mut [Open<'_>], text: &str) -> Result<(), String> {
             Ok(())
         }
         _ if text.trim().is_empty() => Ok(()),
-        _ => Err("text is outside of the document".to_owned()),
+        _ => Err("text outside the root element".to_owned()),
     }
 }
 
@@ -100,11 +100,11 @@ fn element<'t>(open: &mut Vec<Open<'t>>, text: &'t str, left: &mut usize) -> Res
     };
     take()?;
     if open.len() > MAX_DEPTH {
-        return Err(format!("more than {MAX_DEPTH} elements within each other"));
+        return Err(format!("elements are nested deeper than {MAX_DEPTH}"));
     }
     let is_second = open.len() == 1 && open.first().is_some_and(|document| !document.members.is_empty());
     if is_second {
-        return Err("the document has two outermost elements".to_owned());
+        return Err("the document has two root elements".to_owned());
     }
     let (name, mut rest) = named(text)?;
     let mut attributes = Map::new();
@@ -134,10 +134,10 @@ fn element<'t>(open: &mut Vec<Open<'t>>, text: &'t str, left: &mut usize) -> Res
         let quote = quote.ok_or_else(|| format!("the attribute `{attribute}` has no value"))?;
         let (value, after) = behind(&value[1..], if quote == '"' { "\"" } else { "'" })?;
         if value.contains('<') {
-            return Err(format!("the attribute `{attribute}` holds a `<`"));
+            return Err(format!("the attribute `{attribute}` contains `<`"));
         }
         if attributes.insert(attribute.to_owned(), unescaped(value)?.into()).is_some() {
-            return Err(format!("the attribute `{attribute}` is there twice"));
+            return Err(format!("the attribute `{attribute}` occurs twice"));
         }
         rest = after;
     }
@@ -171,7 +171,7 @@ fn unescaped(text: &str) -> Result<String, String> {
             "gt" => '>',
             "quot" => '"',
             "apos" => '\'',
-            _ => character(reference).ok_or("an entity is not known")?,
+            _ => character(reference).ok_or("unknown entity")?,
         });
         rest = after;
     }
@@ -226,8 +226,8 @@ mod tests {
         check("<a/><b/>", "two outermost");
         check("<a/>x", "outside");
         check("<!DOCTYPE a [<!ENTITY e SYSTEM 'file:///etc/passwd'>]><a>&e;</a>", "declarations");
-        check("<a>&e;</a>", "an entity is not known");
-        check("<a>&#0;</a>", "an entity is not known");
+        check("<a>&e;</a>", "unknown entity");
+        check("<a>&#0;</a>", "unknown entity");
         check("<a b='1' b='2'/>", "twice");
         check("<a b/>", "no value");
         check("<a b='1'c='2'/>", "not well-formed");
@@ -237,7 +237,7 @@ mod tests {
         check("<a><!-- </a>", "`-->` is missing");
         check(&format!("<a>{}</a>", "<b/>".repeat(200)), "too many elements");
         check(&"<a>".repeat(200), "too many elements");
-        assert!(read(&"<a>".repeat(200), 1000).unwrap_err().contains("within each other"));
+        assert!(read(&"<a>".repeat(200), 1000).unwrap_err().contains("nested deeper"));
     }
 
     proptest! {

@@ -6,7 +6,7 @@ use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
 use serde_json::{Map, Value};
 use sigma_schema::document::yaml_scalar;
 
-/// Most lists and mappings within each other, as many as JSON may have.
+/// Most lists and mappings nested in each other, as many as JSON may have.
 const MOST_LEVELS: usize = 127;
 
 /// Bytes of a copied text that weigh as much as a value.
@@ -35,7 +35,7 @@ struct Weighed {
     value: Value,
     /// Values, and text in their measure.
     weight: usize,
-    /// Lists and mappings within each other.
+    /// Lists and mappings nested in each other.
     levels: usize,
 }
 
@@ -67,7 +67,7 @@ struct Builder {
 impl Builder {
     fn event(&mut self, event: Event<'_>) -> Result<(), String> {
         match event {
-            Event::DocumentStart(_) if self.has_begun => Err("a second document begins".to_owned()),
+            Event::DocumentStart(_) if self.has_begun => Err("a second YAML document begins".to_owned()),
             Event::DocumentStart(_) => {
                 self.has_begun = true;
                 Ok(())
@@ -75,7 +75,7 @@ impl Builder {
             Event::Scalar(text, style, anchor, tag) => {
                 if let Some(key) = self.next_key() {
                     if style == ScalarStyle::Plain && text == "<<" {
-                        return Err("`<<` merges nothing in YAML 1.2".to_owned());
+                        return Err("`<<` (merge) is not part of YAML 1.2".to_owned());
                     }
                     *key = Some(text.into_owned());
                     return Ok(());
@@ -117,7 +117,7 @@ impl Builder {
             return Err("a key is a list or a mapping".to_owned());
         }
         if tag.is_some_and(|tag| !is_core(tag, kind)) {
-            return Err("a tag is not of the core schema".to_owned());
+            return Err("a tag is not in the core schema".to_owned());
         }
         if self.stack.len() >= MOST_LEVELS {
             return Err(too_deep());
@@ -131,7 +131,7 @@ impl Builder {
         if self.next_key().is_some() {
             return Err("a key is an alias".to_owned());
         }
-        let anchored = self.anchors.get(&anchor).ok_or("an alias is part of the value that it names")?;
+        let anchored = self.anchors.get(&anchor).ok_or("an alias is inside the value that it refers to")?;
         if self.stack.len() + anchored.levels > MOST_LEVELS {
             return Err(too_deep());
         }
@@ -176,7 +176,7 @@ impl Builder {
 }
 
 fn too_deep() -> String {
-    format!("more than {MOST_LEVELS} lists and mappings within each other")
+    format!("lists and mappings are nested deeper than {MOST_LEVELS}")
 }
 
 fn is_core(tag: &Tag, kind: &str) -> bool {
@@ -189,7 +189,7 @@ fn scalar(text: String, style: ScalarStyle, tag: Option<&Tag>) -> Result<Value, 
         None => style == ScalarStyle::Plain,
         Some(tag) if is_core(tag, "str") || (tag.handle.is_empty() && tag.suffix == "!") => false,
         Some(tag) if ["int", "float", "bool", "null"].iter().any(|kind| is_core(tag, kind)) => true,
-        Some(_) => return Err("a tag is not of the core schema".to_owned()),
+        Some(_) => return Err("a tag is not in the core schema".to_owned()),
     };
     match is_typed {
         true => yaml_scalar(&text).ok_or_else(|| "a number is out of range".to_owned()),
@@ -225,15 +225,15 @@ mod tests {
             assert!(found.starts_with(expected), "{text}: {found}");
         };
         check("a: 1\nb: [", "line 3: ");
-        check("a: 1\n---\nb: 2", "line 2: a second document begins");
-        check("a: &x 1\n<<: *x", "line 2: `<<` merges nothing in YAML 1.2");
+        check("a: 1\n---\nb: 2", "line 2: a second YAML document begins");
+        check("a: &x 1\n<<: *x", "line 2: `<<` (merge) is not part of YAML 1.2");
         check("[a]: 1", "line 1: ");
         check("? [a]\n: 1", "line 1: a key is a list or a mapping");
         check("a: &x 1\n*x : 1", "line 2: a key is an alias");
-        check("&a [*a]", "line 1: an alias is part of the value that it names");
+        check("&a [*a]", "line 1: an alias is inside the value that it refers to");
         check("*a", "line 1: ");
-        check("!secret x", "line 1: a tag is not of the core schema");
-        check("!!binary aGk=", "line 1: a tag is not of the core schema");
+        check("!secret x", "line 1: a tag is not in the core schema");
+        check("!!binary aGk=", "line 1: a tag is not in the core schema");
         check("[.inf]", "line 1: a number is out of range");
         check(&"- 1\n".repeat(20), "line 20: more than 20 values");
     }

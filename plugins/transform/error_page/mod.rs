@@ -308,7 +308,7 @@ mod tests {
             );
             assert!(call.headers.find(b"Range").is_none() && call.headers.find(b"X-A").is_some());
             let answer = match answer {
-                Some(status) => Ok(sigma_plugin::outbound::Answer {
+                Some(status) => Ok(sigma_plugin::outbound::ServiceResponse {
                     status,
                     body: b"page".to_vec(),
                     ..Default::default()
@@ -341,10 +341,10 @@ mod tests {
         };
         check(json!({"status": [404], "text": ""}), "");
         check(json!({"status": [404]}), "pages[0]: a page needs texts");
-        check(json!({"status": [404], "text": "", "uri": "/a"}), "only one of them");
+        check(json!({"status": [404], "text": "", "uri": "/a"}), "exactly one of");
         check(json!({"status": [200], "text": ""}), "status");
         check(json!({"status": [404], "text": "", "use_page_status": true}), "needs a `uri`");
-        check(json!({"status": [404], "text": "", "named": "spare"}), "only one of them");
+        check(json!({"status": [404], "text": "", "named": "spare"}), "exactly one of");
     }
 
     #[test]

@@ -99,7 +99,7 @@ impl StatusPage {
             1 if self.use_page_status && !has_route => Some("`use_page_status` needs a `uri` or `named`"),
             1 => None,
             _ => Some(
-                "a page needs texts (`html`, `json`, `text`), a `uri`, `named` or a `location`, and only one of them",
+                "a page needs exactly one of texts (`html`, `json`, `text`), `uri`, `named` and `location`",
             ),
         }
     }
@@ -207,7 +207,7 @@ impl StatusPage {
         }
     }
 
-    /// The forms that there are, the ones of programs before the one of browsers, which ask for theirs by name.
+    /// The forms that there are, the ones of programs before the one of browsers, which request theirs by name.
     fn forms(&self) -> impl Iterator<Item = Form<'_>> {
         let form = |text, media_type, content_type, escape| Form { text, media_type, content_type, escape };
         let json = self.json.as_ref();

@@ -9,10 +9,10 @@ use super::output::{Defaults, Form, LargeIntegers};
 
 /// Transcodes JSON requests to gRPC calls of an upstream.
 ///
-/// The upstream has `scheme: grpc` or `grpcs`. The fields of the message come from the members of the body, if it is
-/// an object in `application/json`, or else from the arguments of a form (POST) or of the query; other members are
-/// ignored. With `http_rules`, the annotations `google.api.http` of the service map requests to methods and their
-/// parts to fields. `method` is then for requests without a match, which otherwise get 404.
+/// The upstream has `scheme: grpc` or `grpcs`. The fields of the message come from the body, if it is a JSON object,
+/// or else from the arguments of a form (POST) or of the query. Unknown members are ignored. With `http_rules`, the
+/// annotations `google.api.http` of the service map requests to methods and their parts to fields. `method` is then
+/// for requests without a match, which otherwise get 404.
 ///
 /// For a client stream the body is an array of messages in `application/json`, or messages one after the other, such
 /// as lines of `application/x-ndjson`. Each message is sent when it is complete; the response may arrive meanwhile.

@@ -6,7 +6,7 @@ use prost_reflect::ServiceDescriptor;
 use serde_json::{Map, Value as Json};
 use sigma_schema::proto::http_rule::{self, Body, HttpRule};
 
-/// Most fields within each other that an argument may name: `a.b.c` are three.
+/// Most fields nested in each other that an argument may name: `a.b.c` are three.
 const MOST_LEVELS: usize = 32;
 
 /// The annotations of a service.
@@ -55,7 +55,7 @@ pub(super) fn input(
         Body::Message => match body {
             Json::Null => Json::Object(Map::new()),
             Json::Object(_) => body,
-            _ => return Err("the body is no object"),
+            _ => return Err("the body is not an object"),
         },
         Body::Field(field) => {
             let mut input = Map::new();
@@ -78,7 +78,7 @@ pub(super) fn input(
 /// Sets a field by its full path.
 fn put(input: &mut Json, path: &str, value: Json) -> Result<(), &'static str> {
     if path.split('.').count() > MOST_LEVELS {
-        return Err("an argument names too many fields within each other");
+        return Err("an argument has too many nested fields");
     }
     let mut place = input;
     for name in path.split('.') {
@@ -86,7 +86,7 @@ fn put(input: &mut Json, path: &str, value: Json) -> Result<(), &'static str> {
             *place = Json::Object(Map::new());
         }
         let members =
-            place.as_object_mut().ok_or("an argument names a field of a value that is not a message")?;
+            place.as_object_mut().ok_or("an argument refers to a field of a value that is not a message")?;
         place = members.entry(name).or_insert(Json::Null);
     }
     *place = value;
@@ -107,7 +107,7 @@ mod tests {
         };
         check("a.b", Ok(json!({"a": {"b": 7}, "c": 2})));
         check("a.d.e", Ok(json!({"a": {"b": 1, "d": {"e": 7}}, "c": 2})));
-        check("c.d", Err("an argument names a field of a value that is not a message"));
-        check(&vec!["a"; 33].join("."), Err("an argument names too many fields within each other"));
+        check("c.d", Err("an argument refers to a field of a value that is not a message"));
+        check(&vec!["a"; 33].join("."), Err("an argument has too many nested fields"));
     }
 }

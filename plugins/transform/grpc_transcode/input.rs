@@ -78,7 +78,7 @@ fn map(field: &FieldDescriptor, kind: &Kind, json: &Json) -> Result<Value, Unfit
     let (key_field, value_field) = (entry.map_entry_key_field(), entry.map_entry_value_field());
     let mut made = HashMap::new();
     for (name, value) in members {
-        let key = key(&key_field.kind(), name).ok_or_else(|| unfit(field, "a key is of another kind"))?;
+        let key = key(&key_field.kind(), name).ok_or_else(|| unfit(field, "a key has the wrong type"))?;
         if let Some(value) = single(field, &value_field.kind(), value)? {
             made.insert(key, value);
         }
@@ -106,7 +106,7 @@ fn single(field: &FieldDescriptor, kind: &Kind, json: &Json) -> Result<Option<Va
         Kind::Message(desc) => Value::Message(message(desc, json)?),
         Kind::Enum(_) => Value::EnumNumber(enumerated(kind, json).ok_or_else(|| wrong("unknown value"))?),
         Kind::Bool => Value::Bool(truth(json).ok_or_else(|| wrong("a boolean is expected"))?),
-        Kind::String => Value::String(text(json).ok_or_else(|| wrong("a text is expected"))?),
+        Kind::String => Value::String(text(json).ok_or_else(|| wrong("a string is expected"))?),
         Kind::Bytes => {
             let bytes = json.as_str().and_then(bytes).ok_or_else(|| wrong("base64 is expected"))?;
             Value::Bytes(bytes.into())

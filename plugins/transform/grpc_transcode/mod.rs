@@ -1,6 +1,5 @@
 //! `grpc-transcode`: requests in JSON become calls of gRPC, and the messages that answer them JSON.
 
-mod answer;
 mod config;
 mod definitions;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -8,6 +7,7 @@ mod fuzzing;
 mod http_rule;
 mod input;
 mod output;
+mod response;
 mod size;
 mod status;
 mod stream;
@@ -31,16 +31,16 @@ use sigma_plugin::{
 use sigma_schema::described::schema_of;
 use sigma_schema::proto::http_rule::HttpRule;
 
-use self::answer::{Lines, Whole};
 use self::config::Config;
 use self::definitions::Definition;
 #[cfg(any(test, feature = "fuzzing"))]
 pub use self::fuzzing::grpc_transcode;
 use self::http_rule::{Captures, Rules};
 use self::output::Form;
+use self::response::{Lines, Whole};
 use self::stream::{Bound, Messages};
 use super::arguments;
-use sigma_plugin_kit::budget::{Budget, Held};
+use sigma_plugin_kit::budget::{Budget, WorkerBytes};
 use sigma_plugin_kit::changed_body::{change_head, replace_request_body};
 use sigma_plugin_kit::json_body::{self, Unread};
 use sigma_plugin_kit::log_throttle::LogThrottle;
@@ -114,9 +114,9 @@ struct Service {
 #[derive(Clone)]
 struct Call {
     method: MethodDescriptor,
-    /// The field of the answer that is shown alone.
+    /// The field of the response that is shown alone.
     field: Option<Box<str>>,
-    /// The messages of the answer have no frames, since another plugin says so.
+    /// The messages of the response have no frames, since another plugin says so.
     is_bare: bool,
 }
 
@@ -167,7 +167,9 @@ impl Transcoder {
             return Ok(Found { method: rule.method.clone(), rule: Some((rule, captures)) });
         }
         let unknown = || match service.rules {
-            Some(_) if self.config.method.is_none() => Refusal::new(404, "no annotation is of this request"),
+            Some(_) if self.config.method.is_none() => {
+                Refusal::new(404, "no annotation matches this request")
+            }
             _ => Refusal::new(503, "the service has no such method"),
         };
         service.method.clone().map(|method| Found { method, rule: None }).ok_or_else(unknown)
@@ -184,8 +186,8 @@ impl Transcoder {
             None => self.input(ctx)?,
         };
         input::message(&found.method.input(), &input).map_err(|input::Unfit(reason)| {
-            tracing::debug!("grpc-transcode: no message can be made: {reason}");
-            Refusal::new(400, "no message can be made of the request")
+            tracing::debug!("grpc-transcode: cannot create a message: {reason}");
+            Refusal::new(400, "cannot convert the request to a message")
         })
     }
 
@@ -210,7 +212,7 @@ impl Transcoder {
                 Err(Unread::TooMany) => return Err(Refusal::new(413, "the body has too many values")),
                 // The service would get a message that the client never meant. Forms pass, as in APISIX.
                 _ if body(ctx).trim_ascii_start().starts_with(b"{") => {
-                    return Err(Refusal::new(400, "the body is no JSON"));
+                    return Err(Refusal::new(400, "the body is not JSON"));
                 }
                 _ => {}
             }
@@ -226,7 +228,7 @@ impl Transcoder {
             [] => Ok(Value::Null),
             body => json_body::read(body, self.config.max_body_values).map_err(|unread| match unread {
                 Unread::TooMany => Refusal::new(413, "the body has too many values"),
-                Unread::Invalid(_) => Refusal::new(400, "the body is no JSON"),
+                Unread::Invalid(_) => Refusal::new(400, "the body is not JSON"),
             }),
         }
     }
@@ -237,7 +239,7 @@ impl Transcoder {
 
     fn arguments(&self, text: &[u8]) -> Result<Value, Refusal> {
         let read = arguments::read(text, self.config.max_body_values);
-        read.map_err(|_| Refusal::new(400, "the arguments cannot be read"))
+        read.map_err(|_| Refusal::new(400, "the arguments are malformed"))
     }
 
     /// Turns the request into its call, once its body was read.
@@ -248,7 +250,7 @@ impl Transcoder {
             Err(refusal) => return refusal.into(),
         };
         let Some(frame) = framed(&message) else {
-            return Refusal::new(413, "the message is longer than a frame may be").into();
+            return Refusal::new(413, "the message exceeds the maximum length").into();
         };
         replace_request_body(ctx, frame);
         self.address(slot, call, ctx);
@@ -355,7 +357,7 @@ impl From<Refusal> for Step {
 
 struct GrpcTranscode(Arc<Transcoder>);
 
-/// The handling of the body of an answer.
+/// The handling of the body of a response.
 enum Showing {
     Messages(Call),
     /// The call failed; the field that says how in detail.
@@ -390,7 +392,7 @@ impl Plugin for GrpcTranscode {
         }
         let then = move |ctx: &mut Context, _: &Env<'_>, read: BodyRead| match read {
             BodyRead::Whole => transcoder.transcode(slot, found, ctx),
-            BodyRead::TooLarge => Refusal::new(413, "the body is over max_req_body_size").into(),
+            BodyRead::TooLarge => Refusal::new(413, "the body exceeds max_req_body_size").into(),
         };
         Step::ReadBody { limit: self.0.config.max_req_body_size, then: Box::new(then) }
     }
@@ -402,7 +404,7 @@ impl Plugin for GrpcTranscode {
     }
 
     fn header_filter(&self, ctx: &mut Context, _: &Env<'_>) -> ResponseStep {
-        // The state of an earlier node's answer, which this answer replaces.
+        // The state of an earlier node's response, which this response replaces.
         let _ = ctx.take_kept::<_, Showing>(self);
         let Some(call) = ctx.kept::<_, Call>(self).cloned() else { return ResponseStep::Next };
         if ctx.record.source != Source::Upstream || ctx.response.status >= 300 {
@@ -449,4 +451,4 @@ impl Plugin for GrpcTranscode {
 
 /// The bodies that one worker holds back.
 #[derive(Default)]
-struct Bodies(Rc<Held>);
+struct Bodies(Rc<WorkerBytes>);

@@ -191,7 +191,7 @@ impl Form {
     }
 }
 
-/// Whether JSON has a form of its own for a type.
+/// Whether JSON has its own form for a type.
 pub(super) fn is_well_known(desc: &MessageDescriptor) -> bool {
     let Some(name) = desc.full_name().strip_prefix("google.protobuf.") else { return false };
     matches!(

@@ -3,7 +3,7 @@
 use prost_reflect::prost::encoding::{WireType, decode_key, decode_varint};
 use prost_reflect::{DescriptorPool, Kind, MessageDescriptor};
 
-/// Most messages within each other. The decoder has the same limit, but for those that are packed into an `Any`.
+/// Most messages nested in each other. The decoder has the same limit, but for those that are packed into an `Any`.
 const MOST_LEVELS: usize = 100;
 
 const ANY: &str = "google.protobuf.Any";

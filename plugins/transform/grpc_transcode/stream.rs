@@ -13,12 +13,12 @@ use super::{Transcoder, framed, input};
 use sigma_plugin_kit::budget::Share;
 use sigma_plugin_kit::json_body;
 
-const TOO_LONG: Fault = Fault::new(FaultKind::RequestBodyTooLarge, "a message is over max_req_body_size");
+const TOO_LONG: Fault = Fault::new(FaultKind::RequestBodyTooLarge, "a message exceeds max_req_body_size");
 const TOO_MANY: Fault = Fault::new(FaultKind::RequestBodyTooLarge, "a message has too many values");
 const WORKER_FULL: Fault =
-    Fault::new(FaultKind::MemoryLimit, "the bodies that grpc-transcode holds are over their limit");
-const NO_JSON: Fault = Fault::new(FaultKind::BadRequest, "the body is no JSON");
-const UNFIT: Fault = Fault::new(FaultKind::BadRequest, "no message can be made of the request");
+    Fault::new(FaultKind::MemoryLimit, "the bodies that grpc-transcode buffers exceed their limit");
+const NO_JSON: Fault = Fault::new(FaultKind::BadRequest, "the body is not JSON");
+const UNFIT: Fault = Fault::new(FaultKind::BadRequest, "cannot convert the request to a message");
 
 /// The fields from the head of a streaming request: they go into the first message.
 pub(super) struct Bound {
@@ -74,7 +74,7 @@ impl Messages {
             }
         };
         let message = input::message(&self.input, &value).map_err(|input::Unfit(reason)| {
-            tracing::debug!("grpc-transcode: no message can be made: {reason}");
+            tracing::debug!("grpc-transcode: cannot create a message: {reason}");
             UNFIT
         })?;
         framed(&message).ok_or(TOO_LONG)

@@ -87,7 +87,7 @@ fn invalid_messages_are_refused() {
     check(json!({"huge": -1}), "p.All.huge: the number is out of range");
     check(json!({"small": 3_000_000_000_u32}), "p.All.small: the number is out of range");
     check(json!({"on": "perhaps"}), "p.All.on: a boolean is expected");
-    check(json!({"name": {}}), "p.All.name: a text is expected");
+    check(json!({"name": {}}), "p.All.name: a string is expected");
     check(json!({"raw": "?"}), "p.All.raw: base64 is expected");
     check(json!({"child": 1}), "an object is expected for p.All");
     check(json!({"counts": []}), "p.All.counts: an object is expected");
@@ -235,7 +235,7 @@ fn plugin(more: &Value) -> Entry {
     entry_beside_proto("grpc-transcode", conf, DEFINITION).unwrap()
 }
 
-/// Returns target and message of a request's call, or the answer.
+/// Returns target and message of a request's call, or the response.
 fn asked(entry: &Entry, head: &str, body: &str) -> (String, Value) {
     let mut case = Case::new(head);
     case.body = body.into();
@@ -348,10 +348,10 @@ fn streams_of_messages() {
     check(post, &[b"[{\"small\": 1},", b" {}", b"]"], Ok(json!([{"small": 1}, {}])));
     check(post, &[], Ok(json!([])));
     check(post, &[b"[", b"]"], Ok(json!([])));
-    check(post, &[b"{} x"], Err("the body is no JSON"));
-    check(post, &[b"[{}"], Err("the body is no JSON"));
-    check(post, &[b"{\"color\": \"GREEN\"}"], Err("no message can be made of the request"));
-    check(post, &[b"1"], Err("no message can be made of the request"));
+    check(post, &[b"{} x"], Err("the body is not JSON"));
+    check(post, &[b"[{}"], Err("the body is not JSON"));
+    check(post, &[b"{\"color\": \"GREEN\"}"], Err("cannot convert the request to a message"));
+    check(post, &[b"1"], Err("cannot convert the request to a message"));
     // The head belongs to the first message.
     let many = "POST /v1/many/a?small=7";
     check(many, &[b"{\"name\": \"b\"}{\"name\": \"c\"}"], Ok(json!([{"name": "a"}, {"name": "c"}])));
@@ -370,8 +370,8 @@ fn messages_of_streams_have_limits() {
     };
     let small = json!({"max_req_body_size": 8});
     check(small.clone(), &[b"{\"on\":1}{\"on\":1} {\"on\":1}"], Ok(3));
-    check(small.clone(), &[b"{\"on\" :1}"], Err("a message is over max_req_body_size"));
-    check(small, &[b"{\"on", b"\"  :1"], Err("a message is over max_req_body_size"));
+    check(small.clone(), &[b"{\"on\" :1}"], Err("a message exceeds max_req_body_size"));
+    check(small, &[b"{\"on", b"\"  :1"], Err("a message exceeds max_req_body_size"));
     let few = json!({"max_body_values": 2});
     check(few.clone(), &[b"{\"on\":1}{\"on\":1}"], Ok(2));
     check(few, &[b"{\"on\":1,\"small\":1}"], Err("a message has too many values"));
@@ -409,7 +409,7 @@ fn nodes_get_deadlines() {
     check(json!(100_000_000), Some("100000S"));
 }
 
-/// Returns status, type and body of the client's answer.
+/// Returns status, type and body of the client's response.
 fn answered(more: &Value, fields: &str, pieces: &[&[u8]]) -> (u16, String, String) {
     let entry = plugin(more);
     let mut case = Case::new("GET / HTTP/1.1\nHost: h");

@@ -1,4 +1,4 @@
-//! The bytes of an answer, read while they are sent.
+//! The bytes of a response, read while they are sent.
 
 use std::collections::VecDeque;
 use std::fs::File;

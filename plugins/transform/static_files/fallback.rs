@@ -93,18 +93,18 @@ impl JsonSchema for Fallback {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({"anyOf": [
-            {"type": "string", "description": "A file below the root, served with status 200."},
+            {"type": "string", "description": "Path of a file below the root, served with status 200."},
             {"type": "object", "minProperties": 1, "maxProperties": 1, "additionalProperties": false, "properties": {
-                "file": {"type": "string", "description": "A file below the root, served with status 200."},
+                "file": {"type": "string", "description": "Path of a file below the root, served with status 200."},
                 "pass": {
                     "type": "string",
-                    "description": "Path and query for the upstream of the route, a text with variables; empty: unchanged."
+                    "description": "Path and query for the upstream of the route, with variables. Empty: unchanged."
                 },
                 "uri": {
                     "type": "string",
-                    "description": "Path and query of another route of this gateway, a text with variables."
+                    "description": "Path and query of another route of this gateway, with variables."
                 },
-                "status": {"type": "integer", "description": "A status from 400."}
+                "status": {"type": "integer", "description": "A status of 400 or more."}
             }}
         ]})
     }

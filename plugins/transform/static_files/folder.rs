@@ -25,7 +25,7 @@ pub(super) enum Symlinks {
 }
 
 /// The target of a path.
-pub(super) enum Found {
+pub(super) enum PathTarget {
     File {
         file: File,
         name: String,
@@ -44,7 +44,7 @@ pub(super) enum Found {
 
 /// A path to look up.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct PathLookup {
     /// Its segments below the root.
     pub(super) segments: Vec<String>,
     /// It ends with a slash.
@@ -72,14 +72,14 @@ pub(super) fn is_absent(error: &io::Error) -> bool {
 pub(super) fn find(
     root: &OwnedFd,
     conf: &Conf,
-    Wanted { segments, is_folder }: &Wanted,
+    PathLookup { segments, is_folder }: &PathLookup,
     codings: &[Precompressed],
-) -> io::Result<Found> {
+) -> io::Result<PathTarget> {
     if *is_folder {
         for index in &conf.index {
             let path: Vec<&str> = segments.iter().chain([index]).map(String::as_str).collect();
             match open(root, &path, conf.symlinks).and_then(described) {
-                Ok(found @ Found::File { .. }) => {
+                Ok(found @ PathTarget::File { .. }) => {
                     return Ok(encoded(root, &path, conf, codings).unwrap_or(found));
                 }
                 Ok(_) => {}
@@ -92,46 +92,46 @@ pub(super) fn find(
     let path: Vec<&str> = segments.iter().map(String::as_str).collect();
     let found = open(root, &path, conf.symlinks).and_then(described)?;
     match found {
-        Found::File { .. } => Ok(encoded(root, &path, conf, codings).unwrap_or(found)),
-        Found::Folder | Found::Bare(_) | Found::Nothing => Ok(found),
+        PathTarget::File { .. } => Ok(encoded(root, &path, conf, codings).unwrap_or(found)),
+        PathTarget::Folder | PathTarget::Bare(_) | PathTarget::Nothing => Ok(found),
     }
 }
 
 /// Returns the folder at a path; nothing for a file.
-fn bare(root: &OwnedFd, segments: &[String], symlinks: Symlinks) -> io::Result<Found> {
+fn bare(root: &OwnedFd, segments: &[String], symlinks: Symlinks) -> io::Result<PathTarget> {
     if segments.is_empty() {
-        return Ok(Found::Bare(rustix::fs::openat(root, ".", READ | OFlags::DIRECTORY, Mode::empty())?));
+        return Ok(PathTarget::Bare(rustix::fs::openat(root, ".", READ | OFlags::DIRECTORY, Mode::empty())?));
     }
     let path: Vec<&str> = segments.iter().map(String::as_str).collect();
     let (file, _) = open(root, &path, symlinks)?;
-    Ok(if file.metadata()?.is_dir() { Found::Bare(file.into()) } else { Found::Nothing })
+    Ok(if file.metadata()?.is_dir() { PathTarget::Bare(file.into()) } else { PathTarget::Nothing })
 }
 
 /// Returns the file with the same content in one of these codings, the first that exists. It is opened by the
 /// rules of every file; a file that may not be opened counts as missing.
-fn encoded(root: &OwnedFd, path: &[&str], conf: &Conf, codings: &[Precompressed]) -> Option<Found> {
+fn encoded(root: &OwnedFd, path: &[&str], conf: &Conf, codings: &[Precompressed]) -> Option<PathTarget> {
     let (name, folders) = path.split_last()?;
     codings.iter().find_map(|coding| {
         let beside = format!("{name}{}", coding.suffix());
         let path: Vec<&str> = folders.iter().copied().chain([&*beside]).collect();
         match open(root, &path, conf.symlinks).and_then(described).ok()? {
-            Found::File { file, size, modified, .. } => {
+            PathTarget::File { file, size, modified, .. } => {
                 let name = (*name).to_owned();
-                Some(Found::File { file, name, coding: Some(*coding), size, modified })
+                Some(PathTarget::File { file, name, coding: Some(*coding), size, modified })
             }
-            Found::Folder | Found::Bare(_) | Found::Nothing => None,
+            PathTarget::Folder | PathTarget::Bare(_) | PathTarget::Nothing => None,
         }
     })
 }
 
-fn described((file, name): (File, String)) -> io::Result<Found> {
+fn described((file, name): (File, String)) -> io::Result<PathTarget> {
     let meta = file.metadata()?;
     Ok(if meta.is_file() {
-        Found::File { file, name, coding: None, size: meta.len(), modified: meta.modified().ok() }
+        PathTarget::File { file, name, coding: None, size: meta.len(), modified: meta.modified().ok() }
     } else if meta.is_dir() {
-        Found::Folder
+        PathTarget::Folder
     } else {
-        Found::Nothing
+        PathTarget::Nothing
     })
 }
 

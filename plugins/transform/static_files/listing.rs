@@ -8,7 +8,7 @@ use rustix::fs::{AtFlags, Dir, FileType};
 use sigma_plugin::variables::percent_encode_path;
 use sigma_plugin_kit::utc::rfc3339;
 
-/// Most entries of a listing. A longer page is of little use, so the rest is left out.
+/// Most entries of a listing. A longer page is of little use, so the rest is omitted.
 const MOST_ENTRIES: usize = 10_000;
 
 /// A file or folder.

@@ -35,7 +35,7 @@ use sigma_schema::template::Template;
 
 use body::FileBody;
 use fallback::Fallback;
-use folder::{Found, Symlinks, Wanted};
+use folder::{PathLookup, PathTarget, Symlinks};
 use precompressed::Precompressed;
 
 use sigma_plugin_kit::uri_template::UriTemplate;
@@ -88,11 +88,11 @@ $ curl http://127.0.0.1:9080/app/any/view
 
 /// Serves files of a folder.
 ///
-/// Sigma's own. GET and HEAD, validators and conditions (RFC 9110 §13), single and multiple ranges (§14), index
-/// files, redirects for folders without a final slash. With `precompressed`, clients that accept the coding get
-/// `page.html.br`, `.zst` or `.gz` instead of `page.html`, with an entity tag and ranges of its own, and only if the
-/// file itself may be served. Update these files together with the original. No path leads out of the folder. The
-/// route needs no upstream; plugins that guard it run earlier.
+/// Sigma's own. GET and HEAD, validators and conditions (RFC 9110 §13), single and multiple ranges (§14), index files,
+/// redirects for folders without a final slash. With `precompressed`, clients that accept the coding get
+/// `page.html.br`, `.zst` or `.gz` instead of `page.html`, if `page.html` itself may be served. The compressed file
+/// has its own entity tag and ranges. Update these files together with the original. No path leads out of the folder.
+/// The route needs no upstream; plugins that guard it run earlier.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 struct Conf {
@@ -116,8 +116,8 @@ struct Conf {
     /// Index files of a folder; the first existing one is served.
     #[schemars(inner(regex(pattern = "^[^/]+$")), extend("default" = ["index.html"]))]
     index: Vec<String>,
-    /// Index files that the upstream of the route runs, such as `index.php`: a request for a folder with one of them goes
-    /// on with its path.
+    /// Index files that the upstream of the route runs, such as `index.php`: a request for a folder with one of them
+    /// continues with its path.
     #[schemars(inner(regex(pattern = "^[^/]+$")), extend("default" = []))]
     pass_index: Vec<String>,
     /// Index files that another route serves: a request for a folder with one of them gets the response to the path of
@@ -217,9 +217,9 @@ impl Conf {
     }
 
     /// Returns whether a path with a final slash names a file. Blocks.
-    fn is_file(&self, root: &OwnedFd, wanted: &Wanted) -> bool {
-        let file = Wanted { segments: wanted.segments.clone(), is_folder: false };
-        wanted.is_folder && matches!(folder::find(root, self, &file, &[]), Ok(Found::File { .. }))
+    fn is_file(&self, root: &OwnedFd, wanted: &PathLookup) -> bool {
+        let file = PathLookup { segments: wanted.segments.clone(), is_folder: false };
+        wanted.is_folder && matches!(folder::find(root, self, &file, &[]), Ok(PathTarget::File { .. }))
     }
 
     /// The segments of a path below the folder.
@@ -234,11 +234,11 @@ impl Conf {
     }
 
     /// The paths to look up, in their order.
-    fn wanted(&self, ctx: &Context) -> Vec<Wanted> {
+    fn wanted(&self, ctx: &Context) -> Vec<PathLookup> {
         let wanted = |path: &[u8]| {
             let segments = self.segments(path)?;
             let is_folder = path.ends_with(b"/") || segments.is_empty();
-            Some(Wanted { segments, is_folder })
+            Some(PathLookup { segments, is_folder })
         };
         match &self.r#try {
             None => wanted(&ctx.uri).into_iter().collect(),
@@ -247,30 +247,36 @@ impl Conf {
     }
 
     /// The index file of another handler, if the path is a folder that has one. Blocks.
-    fn foreign_index(&self, root: &OwnedFd, wanted: &Wanted) -> Option<Target> {
+    fn foreign_index(&self, root: &OwnedFd, wanted: &PathLookup) -> Option<Target> {
         let passed = self.index_among(&self.pass_index, root, wanted).map(Target::Passed);
         passed.or_else(|| self.index_among(&self.route_index, root, wanted).map(Target::Routed))
     }
 
     /// The segments of the first of these files in a folder. Blocks.
-    fn index_among(&self, names: &[String], root: &OwnedFd, wanted: &Wanted) -> Option<Vec<String>> {
+    fn index_among(&self, names: &[String], root: &OwnedFd, wanted: &PathLookup) -> Option<Vec<String>> {
         let indexes = names.iter().filter(|_| wanted.is_folder);
         let files = indexes.map(|name| {
             let segments = wanted.segments.iter().chain([name]).cloned().collect();
-            Wanted { segments, is_folder: false }
+            PathLookup { segments, is_folder: false }
         });
-        let is_file = |file: &Wanted| matches!(folder::find(root, self, file, &[]), Ok(Found::File { .. }));
+        let is_file =
+            |file: &PathLookup| matches!(folder::find(root, self, file, &[]), Ok(PathTarget::File { .. }));
         files.into_iter().find(is_file).map(|file| file.segments)
     }
 
     /// Looks the paths up. Blocks.
-    fn look(&self, all: &[Wanted], codings: &[Precompressed], request: &RequestedPath) -> io::Result<Target> {
+    fn look(
+        &self,
+        all: &[PathLookup],
+        codings: &[Precompressed],
+        request: &RequestedPath,
+    ) -> io::Result<Target> {
         let root = folder::root(self)?;
-        let is_absent = |found: &io::Result<Found>| found.as_ref().is_err_and(folder::is_absent);
+        let is_absent = |found: &io::Result<PathTarget>| found.as_ref().is_err_and(folder::is_absent);
         for wanted in all {
             if let Some(foreign) = self.foreign_index(&root, wanted) {
                 return Ok(match request.lacks_slash_of(wanted) {
-                    true => Target::Found(Found::Folder),
+                    true => Target::Found(PathTarget::Folder),
                     false => foreign,
                 });
             }
@@ -283,26 +289,26 @@ impl Conf {
             }
             match found? {
                 // An index is served at the path of its folder, so that relative links of it work.
-                Found::File { .. } | Found::Bare(_) if request.lacks_slash_of(wanted) => {
-                    return Ok(Target::Found(Found::Folder));
+                PathTarget::File { .. } | PathTarget::Bare(_) if request.lacks_slash_of(wanted) => {
+                    return Ok(Target::Found(PathTarget::Folder));
                 }
-                Found::File { .. } if self.pass_found => return Ok(Target::Present),
-                file @ Found::File { .. } => return Ok(Target::Found(file)),
-                Found::Nothing if self.redirect_files && wanted.is_folder => return Ok(Target::Slashed),
-                Found::Folder if self.r#try.is_none() => return Ok(Target::Found(Found::Folder)),
-                Found::Bare(folder) if self.listing => {
+                PathTarget::File { .. } if self.pass_found => return Ok(Target::Present),
+                file @ PathTarget::File { .. } => return Ok(Target::Found(file)),
+                PathTarget::Nothing if self.redirect_files && wanted.is_folder => return Ok(Target::Slashed),
+                PathTarget::Folder if self.r#try.is_none() => return Ok(Target::Found(PathTarget::Folder)),
+                PathTarget::Bare(folder) if self.listing => {
                     return listing::page(&folder, &request.path, self.hidden).map(Target::Listing);
                 }
-                Found::Bare(_) if self.skip_bare_folders => {}
-                Found::Bare(_) if self.folder_fallback.is_some() => return Ok(Target::Bare),
-                Found::Bare(_) if self.r#try.is_some() => return Ok(Target::Forbidden),
-                Found::Folder | Found::Bare(_) | Found::Nothing => {}
+                PathTarget::Bare(_) if self.skip_bare_folders => {}
+                PathTarget::Bare(_) if self.folder_fallback.is_some() => return Ok(Target::Bare),
+                PathTarget::Bare(_) if self.r#try.is_some() => return Ok(Target::Forbidden),
+                PathTarget::Folder | PathTarget::Bare(_) | PathTarget::Nothing => {}
             }
         }
         if let Some(Fallback::File(path)) = &self.fallback
             && let Some(segments) = self.segments_of(path.as_bytes())
         {
-            let wanted = Wanted { is_folder: path.ends_with('/'), segments };
+            let wanted = PathLookup { is_folder: path.ends_with('/'), segments };
             let found = folder::find(&root, self, &wanted, codings);
             if !is_absent(&found) {
                 return found.map(Target::Found);
@@ -320,14 +326,14 @@ struct RequestedPath {
 
 impl RequestedPath {
     /// Returns true if the request is for this folder, without its final slash.
-    fn lacks_slash_of(&self, wanted: &Wanted) -> bool {
+    fn lacks_slash_of(&self, wanted: &PathLookup) -> bool {
         wanted.is_folder && !self.path.ends_with(b"/") && self.segments.as_ref() == Some(&wanted.segments)
     }
 }
 
 /// The result of a look-up.
 enum Target {
-    Found(Found),
+    Found(PathTarget),
     /// A page with the content of a folder.
     Listing(String),
     /// An index file for the upstream, by its segments.
@@ -368,7 +374,7 @@ impl Plugin for StaticFiles {
         Step::wait(opening, move |opened, ctx, _env| match opened {
             Ok((found, conf)) => respond(found, &conf, ctx),
             Err(error) => {
-                tracing::error!(%error, "a file could not be looked for");
+                tracing::error!(%error, "cannot look up a file");
                 Step::status(500)
             }
         })
@@ -394,17 +400,17 @@ fn not_allowed() -> Step {
 
 fn respond(found: io::Result<Target>, conf: &Conf, ctx: &mut Context) -> Step {
     match found {
-        Ok(Target::Found(Found::File { .. } | Found::Folder) | Target::Listing(_) | Target::Slashed)
-            if is_other_method(ctx) =>
-        {
-            not_allowed()
-        }
-        Ok(Target::Found(Found::File { file, name, coding, size, modified })) => {
+        Ok(
+            Target::Found(PathTarget::File { .. } | PathTarget::Folder)
+            | Target::Listing(_)
+            | Target::Slashed,
+        ) if is_other_method(ctx) => not_allowed(),
+        Ok(Target::Found(PathTarget::File { file, name, coding, size, modified })) => {
             let media_type = media_type::of(&name, conf).unwrap_or_else(|| conf.default_type.clone());
             Served { file, media_type, coding: coding.map(Precompressed::token), size, modified, conf }
-                .answer(ctx)
+                .respond(ctx)
         }
-        Ok(Target::Found(Found::Folder)) => to_folder(conf, ctx).into(),
+        Ok(Target::Found(PathTarget::Folder)) => to_folder(conf, ctx).into(),
         Ok(Target::Slashed) => to_file(conf, ctx).into(),
         Ok(Target::Present) => Step::Next,
         Ok(Target::Routed(segments)) => {
@@ -423,11 +429,11 @@ fn respond(found: io::Result<Target>, conf: &Conf, ctx: &mut Context) -> Step {
             Some(target) => fallback::ask(ctx, fallback::rendered(target, ctx)),
             None => Step::status(403),
         },
-        Ok(Target::Found(Found::Bare(_) | Found::Nothing) | Target::Nothing) => nothing(conf, ctx),
+        Ok(Target::Found(PathTarget::Bare(_) | PathTarget::Nothing) | Target::Nothing) => nothing(conf, ctx),
         Err(error) if folder::is_absent(&error) => nothing(conf, ctx),
         Err(error) if Errno::from_io_error(&error) == Some(Errno::ACCESS) => Step::status(403),
         Err(error) => {
-            tracing::error!(%error, root = %conf.root, "a file cannot be opened");
+            tracing::error!(%error, root = %conf.root, "cannot open a file");
             Step::status(500)
         }
     }
@@ -468,7 +474,7 @@ struct Served<'c> {
 }
 
 impl Served<'_> {
-    fn answer(self, ctx: &Context) -> Step {
+    fn respond(self, ctx: &Context) -> Step {
         let validators = validators(self.size, self.modified, self.coding);
         let headers = &ctx.request.headers;
         match validators.judge(headers) {

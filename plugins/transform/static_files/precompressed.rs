@@ -39,8 +39,8 @@ impl Precompressed {
     }
 }
 
-/// Returns the codings that the client accepts, by descending weight, and of equals the first of `offered`.
-/// Codings with less weight than the bare content, if it is named, are left out.
+/// Returns the codings that the client accepts, by descending weight, and of equals the first of `offered`. Codings
+/// with less weight than the bare content, if it is named, are omitted.
 pub(super) fn accepted(offered: &[Precompressed], request: &Headers) -> Vec<Precompressed> {
     let bare = coding::weight(request, "identity").unwrap_or(0).max(1);
     let weigh = |coding: &Precompressed| coding::weight_or_any(request, coding.token());

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 
-/// How long one answer may take: a configuration of 100,000 routes is one request.
+/// How long one response may take: a configuration of 100,000 routes is one request.
 const ANSWER_LIMIT: Duration = Duration::from_secs(120);
 
 /// Longest line of a head; these are answers of gateways that we started.
@@ -19,14 +19,14 @@ pub(super) struct Client {
     host: String,
 }
 
-/// An answer with its body.
+/// A response with its body.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct BenchResponse {
     pub(super) status: u16,
     pub(super) body: Vec<u8>,
 }
 
-impl Answer {
+impl BenchResponse {
     /// The body for a message: its start, on one line.
     pub(super) fn text(&self) -> String {
         const LONGEST: usize = 200;
@@ -45,7 +45,7 @@ impl Client {
         Ok(Self { stream: BufReader::new(stream), host: address.to_string() })
     }
 
-    /// Sends one request and reads its answer; the connection can be used again.
+    /// Sends one request and reads its response; the connection can be used again.
     ///
     /// `fields` are whole header lines, each with its line end.
     pub(super) fn ask(
@@ -54,7 +54,7 @@ impl Client {
         target: &str,
         fields: &str,
         body: &[u8],
-    ) -> anyhow::Result<Answer> {
+    ) -> anyhow::Result<BenchResponse> {
         let length = body.len();
         // The Host that load generators send: a cache keeps answers apart by it.
         let mut request = format!(
@@ -68,16 +68,16 @@ impl Client {
     }
 
     /// A GET without fields.
-    pub(super) fn get(&mut self, target: &str) -> anyhow::Result<Answer> {
+    pub(super) fn get(&mut self, target: &str) -> anyhow::Result<BenchResponse> {
         self.ask("GET", target, "", b"")
     }
 }
 
-/// Reads an answer to anything but HEAD.
-fn read_answer(from: &mut impl BufRead) -> anyhow::Result<Answer> {
+/// Reads a response to anything but HEAD.
+fn read_answer(from: &mut impl BufRead) -> anyhow::Result<BenchResponse> {
     let line = read_line(from)?;
     let status = line.split(' ').nth(1).and_then(|status| status.parse().ok());
-    let status: u16 = status.with_context(|| format!("{line:?} is no status line"))?;
+    let status: u16 = status.with_context(|| format!("{line:?} is not a status line"))?;
     let (mut length, mut chunked) = (0, false);
     loop {
         let line = read_line(from)?;
@@ -92,16 +92,16 @@ fn read_answer(from: &mut impl BufRead) -> anyhow::Result<Answer> {
     if !chunked {
         from.take(length).read_to_end(&mut body)?;
         ensure!(body.len() as u64 == length, "the answer ended after {} of {length} bytes", body.len());
-        return Ok(Answer { status, body });
+        return Ok(BenchResponse { status, body });
     }
     loop {
         let line = read_line(from)?;
         let size = line.split(';').next().unwrap_or_default();
-        let size = u64::from_str_radix(size, 16).with_context(|| format!("{line:?} is no chunk size"))?;
+        let size = u64::from_str_radix(size, 16).with_context(|| format!("{line:?} is not a chunk size"))?;
         from.take(size).read_to_end(&mut body)?;
         read_line(from)?;
         if size == 0 {
-            return Ok(Answer { status, body });
+            return Ok(BenchResponse { status, body });
         }
     }
 }

@@ -98,14 +98,14 @@ impl Contender {
         }
     }
 
-    /// Writes the configuration, starts the gateway on its core and waits until it answers.
+    /// Writes the configuration, starts the gateway on its core and waits until it responds.
     pub(super) fn start(self, programs: &Programs, work: &Path, origin: u16) -> anyhow::Result<Running> {
         let launch = self.prepare(programs, work, origin)?;
         let (running, _) = launch.start()?;
         Ok(running)
     }
 
-    /// Everything that precedes the start of the process, with HTTP/1.1 in the clear on both sides.
+    /// Everything that precedes the start of the process, with HTTP/1.1 in cleartext on both sides.
     pub(super) fn prepare(self, programs: &Programs, work: &Path, origin: u16) -> anyhow::Result<Launch> {
         self.prepare_edge(programs, work, origin, &Edge::PLAIN)
     }

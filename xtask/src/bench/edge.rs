@@ -29,7 +29,7 @@ pub(super) struct Edge {
     pub(super) clients: Protocol,
     /// Clients come over TLS 1.3 and are shown this; sessions are never resumed.
     pub(super) certificate: Option<Certificate>,
-    /// The origin is always reached in the clear.
+    /// The origin is always reached in cleartext.
     pub(super) origin: Protocol,
     /// Idle connections to the origin that a gateway keeps at least, where its own default is lower: as many as
     /// requests are open at a time, so that no gateway is measured at connecting.
@@ -37,7 +37,7 @@ pub(super) struct Edge {
 }
 
 impl Edge {
-    /// HTTP/1.1 in the clear on both sides.
+    /// HTTP/1.1 in cleartext on both sides.
     pub(super) const PLAIN: Self =
         Self { clients: Protocol::Http1, certificate: None, origin: Protocol::Http1, pool: 0 };
 

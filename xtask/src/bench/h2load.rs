@@ -20,11 +20,11 @@ pub(super) struct Streams {
     pub(super) call: Option<Call>,
 }
 
-/// A unary gRPC call whose answer is known.
+/// A unary gRPC call whose response is known.
 pub(super) struct Call {
     /// File with the request's body: one length-prefixed message.
     pub(super) message: PathBuf,
-    /// Bytes of the answer's body. An error of gRPC has status 200 as well, but no body: that tells it from success.
+    /// Bytes of the response's body. An error of gRPC has status 200 as well, but no body: that tells it from success.
     pub(super) answer_bytes: u64,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Batch<'b> {
     pub(super) options: &'b [String],
 }
 
-/// Sends the requests of `batch`. An answer that is no success is an error.
+/// Sends the requests of `batch`. A response that is no success is an error.
 pub(super) fn run(batch: &Batch<'_>) -> anyhow::Result<()> {
     let Batch { connections, requests, url, options } = batch;
     let mut command = vec!["h2load".to_owned(), format!("-c{connections}"), format!("-n{requests}")];
@@ -107,10 +107,10 @@ fn command(streams: &Streams, log: &Path, seconds: u32) -> Vec<String> {
 /// The summary of h2load at its end.
 struct Summary {
     seconds: f64,
-    /// Requests answered with 2xx or 3xx.
+    /// Requests responded with 2xx or 3xx.
     succeeded: u64,
     failed: u64,
-    /// Bytes of the answers' bodies.
+    /// Bytes of the responses' bodies.
     data_bytes: u64,
 }
 

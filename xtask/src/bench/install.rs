@@ -20,7 +20,7 @@ const PACKAGES: [(&str, &str); 7] = [
     ("valgrind", "valgrind"),
 ];
 
-/// Builds or finds Sigma, the origin, and what `suite` needs of the peers that `options` asks for.
+/// Builds or finds Sigma, the origin, and what `suite` needs of the peers that `options` requests.
 pub(super) fn programs(folders: &Folders, options: &Options, suite: &Suite) -> anyhow::Result<Programs> {
     let wants = |contender: Contender| {
         let runs = matches!(contender, Contender::Sigma { .. }) || suite.peers.contains(&contender.family());
@@ -66,7 +66,7 @@ pub(super) fn programs(folders: &Folders, options: &Options, suite: &Suite) -> a
     })
 }
 
-/// A peer that takes long to get may be left out: the run says so and goes on.
+/// A peer that takes long to get may be left out: the run says so and continues.
 fn optional(name: &str, wanted: bool, get: impl FnOnce() -> anyhow::Result<PathBuf>) -> Option<PathBuf> {
     if !wanted {
         return None;

@@ -1,4 +1,4 @@
-//! From a configuration to a gateway that answers.
+//! From a configuration to a gateway that responds.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -61,7 +61,7 @@ impl Launch {
         let checked = Command::new(program).args(["check", &file]).output()?;
         if !checked.status.success() {
             let problems = String::from_utf8_lossy(&checked.stderr);
-            let first = problems.lines().next().unwrap_or("no reason is given");
+            let first = problems.lines().next().unwrap_or("without a reason");
             bail!("Sigma refuses the configuration of `{label}`: {first}");
         }
         let command = vec![program.display().to_string(), "run".into(), "-c".into(), file];
@@ -74,12 +74,12 @@ impl Launch {
         self
     }
 
-    /// Starts the gateway; gives the time until its first answer as well.
+    /// Starts the gateway; gives the time until its first response as well.
     pub(super) fn start(&self) -> anyhow::Result<(Running, Duration)> {
         self.start_with_fields("")
     }
 
-    /// Starts a gateway whose route asks for these fields, each with its line end.
+    /// Starts a gateway whose route requests these fields, each with its line end.
     pub(super) fn start_with_fields(&self, fields: &str) -> anyhow::Result<(Running, Duration)> {
         let begin = Instant::now();
         let mut process = self.start_process()?;

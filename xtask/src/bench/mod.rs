@@ -89,7 +89,7 @@ impl Options {
         }
     }
 
-    /// The trials of `suite` that are asked for, in the suite's order.
+    /// The trials of `suite` that are requested, in the suite's order.
     fn trials(&self, suite: &Suite) -> anyhow::Result<Vec<&'static str>> {
         let all = (suite.trials)();
         for name in &self.only {

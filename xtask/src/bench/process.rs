@@ -136,7 +136,7 @@ pub(super) fn free_port() -> anyhow::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
-/// Starts the origin and waits until it answers.
+/// Starts the origin and waits until it responds.
 pub(super) fn origin(programs: &Programs, work: &Path) -> anyhow::Result<Running> {
     let port = free_port()?;
     let command = [programs.origin.display().to_string(), port.to_string()];
@@ -158,7 +158,7 @@ pub(super) fn await_listening(process: &mut Pinned, port: u16, limit: Duration) 
     bail!("no listener on port {port} within {limit:?}")
 }
 
-/// Polls `port` until a request on a new connection is answered with 200; gives the time that took.
+/// Polls `port` until a request on a new connection gets 200; gives the time that took.
 ///
 /// The request has further `fields`, each with its line end.
 pub(super) fn await_answer(

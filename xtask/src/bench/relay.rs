@@ -71,7 +71,7 @@ fn sigma(port: u16, origin: u16) -> String {
     )
 }
 
-/// nginx passes on the end of one side only if it is configured, which the others do by default.
+/// nginx forwards the end of one side only if it is configured, which the others do by default.
 fn nginx(port: u16, origin: u16) -> String {
     format!(
         "load_module {NGINX_MODULE};

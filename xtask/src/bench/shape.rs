@@ -16,7 +16,7 @@ pub(super) enum Kind {
     Idle {
         connections: u32,
     },
-    /// Time from the start of the process to its first answer.
+    /// Time from the start of the process to its first response.
     StartUp,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct Load {
     pub(super) method: &'static str,
     pub(super) path: &'static str,
     pub(super) body_bytes: u32,
-    /// Ask for the connection to be closed after each answer.
+    /// Ask for the connection to be closed after each response.
     pub(super) close: bool,
 }
 

@@ -222,7 +222,7 @@ pub(super) fn idle(
     Ok(Measure::Idle { before_kib, after_kib, failed })
 }
 
-/// Times the start of the gateway up to its first answer.
+/// Times the start of the gateway up to its first response.
 pub(super) fn start_up(
     contender: Contender,
     programs: &Programs,

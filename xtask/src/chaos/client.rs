@@ -1,4 +1,4 @@
-//! Clients that ask for a path of their own each time and look whether the answer is for it.
+//! Clients that request their own path each time and look whether the response is for it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};

@@ -1,9 +1,8 @@
-//! `cargo xtask chaos`: nodes that hang, reset, answer 500, slow down and come back at random, under many
-//! connections.
+//! `cargo xtask chaos`: nodes that hang, reset, return 500, slow down and come back at random, under many connections.
 //!
-//! A GET may be sent again by the retry policy, so that each has to be answered with its own body: one that is
-//! not is lost, unless the retry budget refused its attempt. A POST may not, so that failures are its client's; they
-//! are counted. A body of another request is wrong, and ends the run with an error as a lost GET does.
+//! A GET may be sent again by the retry policy, so that each has to be responded with its own body: one that is not is
+//! lost, unless the retry budget refused its attempt. A POST may not, so that failures are its client's; they are
+//! counted. A body of another request is wrong, and ends the run with an error as a lost GET does.
 
 mod client;
 mod node;

@@ -1,4 +1,4 @@
-//! A node that answers with the path of the request, as its mood lets it.
+//! A node that responds with the path of the request, as its mood lets it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -15,7 +15,7 @@ pub(super) enum Mood {
     Hang,
     /// It closes connections that have sent a request.
     Reset,
-    /// It answers 500.
+    /// It returns 500.
     Broken,
     /// It answers after a while.
     Slow,

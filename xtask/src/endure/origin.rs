@@ -22,7 +22,7 @@ impl Origin {
         std::thread::spawn(move || {
             let mut bytes = [0; 2_048];
             while let Ok((len, from)) = datagrams.recv_from(&mut bytes) {
-                // A client that has gone needs no answer.
+                // A client that has gone needs no response.
                 drop(datagrams.send_to(&bytes[..len], from));
             }
         });
@@ -30,7 +30,7 @@ impl Origin {
     }
 }
 
-/// Serves each connection on a thread of its own.
+/// Serves each connection on its own thread.
 fn listen(serve: fn(TcpStream)) -> anyhow::Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let port = listener.local_addr()?.port();
@@ -52,11 +52,11 @@ fn echo(mut stream: TcpStream) {
 }
 
 fn grpc(stream: TcpStream) {
-    // A connection that the gateway has left is over.
+    // A connection that the gateway has left has ended.
     drop(http2::serve(stream));
 }
 
-/// Answers each request with its path; a WebSocket gets back the bytes of its frames, unmasked.
+/// Responds to each request with its path; a WebSocket gets back the bytes of its frames, unmasked.
 fn answer(stream: TcpStream) {
     let Ok(mut writer) = stream.try_clone() else { return };
     let mut reader = BufReader::new(stream);

@@ -9,7 +9,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 /// The result of a request.
 pub(super) enum Outcome {
     Answered,
-    /// The connection is over, as its protocol says.
+    /// The connection has ended, as its protocol says.
     Ended,
 }
 

@@ -7,7 +7,7 @@ const INTERPRETER: u32 = 3;
 pub(super) const X86_64: u16 = 62;
 pub(super) const AARCH64: u16 = 183;
 
-const WRONG: &str = "the binary is no ELF file of 64 bits";
+const WRONG: &str = "the binary is not an ELF file of 64 bits";
 
 /// The machine that the binary is for.
 ///

@@ -138,7 +138,7 @@ pub(super) fn debian(
     Ok(all)
 }
 
-/// By which `dpkg --verify` knows a file that has changed; those that are an administrator's are left out.
+/// By which `dpkg --verify` knows a file that has changed; those that are an administrator's are omitted.
 fn sums(entries: &[Entry]) -> String {
     let own = |entry: &&Entry| !entry.path.starts_with("DEBIAN/") && !entry.path.starts_with("etc/");
     let line = |entry: &Entry| {

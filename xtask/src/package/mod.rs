@@ -173,10 +173,10 @@ fn host() -> anyhow::Result<String> {
 /// The time of everything that is made: `SOURCE_DATE_EPOCH`, or the commit's.
 fn epoch(root: &Path) -> anyhow::Result<u64> {
     if let Ok(epoch) = std::env::var("SOURCE_DATE_EPOCH") {
-        return epoch.parse().context("SOURCE_DATE_EPOCH is no number of seconds");
+        return epoch.parse().context("SOURCE_DATE_EPOCH is not a number of seconds");
     }
     let commit = text(Command::new("git").args(["log", "-1", "--format=%ct"]).current_dir(root))?;
-    commit.parse().context("this is no commit: set SOURCE_DATE_EPOCH")
+    commit.parse().context("this is not a commit: set SOURCE_DATE_EPOCH")
 }
 
 fn cargo() -> Command {

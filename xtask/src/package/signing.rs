@@ -10,8 +10,8 @@ use super::output;
 /// The purpose in the signature: one of the same key for another purpose does not verify.
 pub(super) const NAMESPACE: &str = "sigma-release";
 
-/// Signs `SHA256SUMS` in a folder; the signature is next to it. `ssh-keygen` asks for the passphrase of the
-/// key, or for its agent.
+/// Signs `SHA256SUMS` in a folder; the signature is next to it. `ssh-keygen` requests the passphrase of the key, or
+/// for its agent.
 ///
 /// # Errors
 /// Returns an error if the key cannot sign.

@@ -15,7 +15,7 @@ use super::chain::BODY;
 
 /// Requests at a time on a connection.
 const BATCH: u32 = 20;
-/// How long an answer may take on a busy machine.
+/// How long a response may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The last stream of a connection (RFC 9113 §5.1.1).
 const LAST_STREAM: u32 = (1 << 31) - 1;
@@ -49,7 +49,7 @@ enum Back {
     AtOnce,
     /// Behind a piece of its body.
     InBody,
-    /// With the first frame of its answer, or never if that is all.
+    /// With the first frame of its response, or never if that is all.
     InAnswer,
 }
 
@@ -188,7 +188,7 @@ impl Client {
         }
         let Some(goes_back) = self.open.get(&stream).copied() else { return Ok(()) };
         if kind == HEADERS {
-            // `:status: 200` is an index of its own.
+            // `:status: 200` is its own index.
             ensure!(payload.first() == Some(&0x88), "not answered with 200: {}", payload.escape_ascii());
         } else {
             ensure!(BODY.as_bytes().starts_with(payload), "another body: {}", payload.escape_ascii());

@@ -1,9 +1,9 @@
 //! `cargo xtask soak`: HTTP/2 for long, and with many of everything.
 //!
-//! Two gateways in a row, so that the codec has both roles: the first answers itself, asks the second over HTTP/2, or
-//! asks it over HTTP/1. First [`matrix`]: h2load from 1 connection to 500, of 1 stream to 100 each, where no request
-//! may fail. Then [`resets`]: millions of requests, of which a share is taken back in any state, where the memory of
-//! both gateways may not grow from the first half to the second.
+//! Two gateways in a row, so that the codec has both roles: the first responses itself, asks the second over HTTP/2,
+//! or asks it over HTTP/1. First [`matrix`]: h2load from 1 connection to 500, of 1 stream to 100 each, where no
+//! request may fail. Then [`resets`]: millions of requests, of which a share is taken back in any state, where the
+//! memory of both gateways may not grow from the first half to the second.
 
 mod chain;
 mod client;

@@ -60,7 +60,7 @@ pub(super) fn run(chain: &Chain, options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One client after the other with one number, until all is asked.
+/// One client after the other with one number, until all is queried.
 fn ask(chain: &Chain, options: &Options, number: u32, progress: &Progress) -> anyhow::Result<()> {
     let result = ask_all(chain, options, number, progress);
     if result.is_err() {

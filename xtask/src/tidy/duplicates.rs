@@ -40,7 +40,7 @@ fn differences(lock: &str, deny: &str) -> Vec<Finding> {
         let (name, version) = crate_.split_once('@').unwrap_or((crate_, ""));
         let is_older = versions.get(name).is_some_and(|all| all[..all.len() - 1].contains(&version));
         if !is_older {
-            let remedy = format!("{crate_} is no second version of anything any more: drop the line");
+            let remedy = format!("{crate_} is not a second version of anything any more: drop the line");
             findings.push(Finding::at(RULE, DENY, line, remedy));
         }
     }

@@ -427,7 +427,7 @@ const BANS: &[Ban] = &[
     },
 ];
 
-/// Files that may tell kinds of faults apart.
+/// Files that may distinguish kinds of faults.
 const FAULT_READERS: &[(&str, &str)] = &[
     ("crates/sigma-proxy/src/exchange/reply.rs", "it decides on the answer"),
     ("crates/sigma-proxy/src/attempt/attempts.rs", "it decides on another attempt"),

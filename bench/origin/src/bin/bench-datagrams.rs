@@ -1,4 +1,4 @@
-//! Sends datagrams through a gateway to a node of its own: `bench-datagrams PORT NODE COUNT`.
+//! Sends datagrams through a gateway to its own node: `bench-datagrams PORT NODE COUNT`.
 //!
 //! The node, at the port NODE, echoes datagrams. Each of the clients has a few datagrams on their way at a time,
 //! so that the gateway always has something to do. `done LOST MICROSECONDS` is printed when COUNT of them were

@@ -1,8 +1,8 @@
 //! Holds idle keep-alive connections: `bench-idle PORT COUNT`.
 //!
-//! Each connection makes one request, reads its answer and stays open. `ready FAILED` is printed once all of
-//! them idle, where FAILED counts those that could not be opened or were not answered with 200.
-//! The program ends when its standard input closes, so it never outlives the benchmark that started it.
+//! Each connection makes one request, reads its response and stays open. `ready FAILED` is printed once all of them
+//! idle, where FAILED counts those that could not be opened or were not responded with 200. The program ends when its
+//! standard input closes, so it never outlives the benchmark that started it.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};

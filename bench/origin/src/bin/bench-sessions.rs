@@ -1,15 +1,15 @@
 //! Opens short sessions: `bench-sessions PORT COUNT`.
 //!
-//! Each session is a connection with one request and its answer, after which the client closes. So many of them are
+//! Each session is a connection with one request and its response, after which the client closes. So many of them are
 //! open at a time that the gateway always has something to do. `done FAILED` is printed at the end, where FAILED
-//! counts those that could not be opened or were not answered with 200.
+//! counts those that could not be opened or were not responded with 200.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: bench.local\r\n\r\n";
-/// The length of the origin's small answer, head included.
+/// The length of the origin's small response, head included.
 const ANSWER_BYTES: usize = 128;
 /// Sessions at a time.
 const AT_ONCE: u32 = 16;

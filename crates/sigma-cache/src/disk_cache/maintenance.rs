@@ -10,7 +10,7 @@ use foldhash::fast::RandomState;
 
 use super::entry::Entry;
 use super::format::{Read, decode};
-use super::port::{Disk, Found, Trouble};
+use super::port::{Disk, ScannedFile, Trouble};
 use super::{Counts, DiskCache, held};
 use crate::mark::seconds;
 use crate::purge::Purge;
@@ -53,7 +53,7 @@ impl Scan {
 #[derive(Debug, Default)]
 pub struct Maintenance {
     part: usize,
-    found: Vec<Found>,
+    found: Vec<ScannedFile>,
 }
 
 impl DiskCache {
@@ -138,7 +138,7 @@ impl DiskCache {
         Some(SCAN_PAUSE_MS)
     }
 
-    fn look_at(self: &Arc<DiskCache>, disk: &dyn Disk, found: Found, now: u64) {
+    fn look_at(self: &Arc<DiskCache>, disk: &dyn Disk, found: ScannedFile, now: u64) {
         if self.is_of_now(found) {
             return;
         }
@@ -167,7 +167,7 @@ impl DiskCache {
     }
 
     /// Returns true if this process has written it: it is in the table, or purged.
-    fn is_of_now(&self, found: Found) -> bool {
+    fn is_of_now(&self, found: ScannedFile) -> bool {
         let names = self.names.get().copied().unwrap_or_default();
         found.id.0 >> 64 == u128::from(names)
     }
@@ -205,7 +205,7 @@ impl DiskCache {
 }
 
 /// Reads the entry of a file; None if its head is invalid.
-fn read_entry(disk: &dyn Disk, found: Found, now: u64) -> io::Result<Option<Entry>> {
+fn read_entry(disk: &dyn Disk, found: ScannedFile, now: u64) -> io::Result<Option<Entry>> {
     let file = disk.open(found.id)?;
     let Some((layout, beginning)) = super::read::beginning(&*file, found.id)? else { return Ok(None) };
     let read = layout.head(&beginning).and_then(|head| decode(head.text));

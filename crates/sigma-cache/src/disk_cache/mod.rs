@@ -27,7 +27,7 @@ pub(crate) use entry::PendingRemoval;
 use index::Index;
 pub use maintenance::Maintenance;
 use maintenance::Scan;
-use port::{Disk, DiskThreads, FileId, Found, Job, Trouble};
+use port::{Disk, DiskThreads, FileId, Job, ScannedFile, Trouble};
 pub(crate) use read::Reads;
 pub(crate) use write::Stream;
 
@@ -309,7 +309,7 @@ impl DiskCache {
 
     /// Removes the file of an entry that is not in the table any more; returns true on success.
     fn remove(&self, disk: &dyn Disk, entry: &Arc<Entry>) -> bool {
-        match disk.remove(Found { id: entry.id, is_draft: false }) {
+        match disk.remove(ScannedFile { id: entry.id, is_draft: false }) {
             Ok(()) => {
                 self.index.free(entry.size());
                 true

@@ -26,7 +26,7 @@ impl fmt::Display for FileId {
 
 /// A file found in a scan of a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Found {
+pub struct ScannedFile {
     /// Its name.
     pub id: FileId,
     /// It was never completed.
@@ -59,7 +59,7 @@ pub trait Disk: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// See [`Disk::create`].
-    fn remove(&self, found: Found) -> io::Result<()>;
+    fn remove(&self, found: ScannedFile) -> io::Result<()>;
 
     /// Returns the number of parts for a scan.
     fn parts(&self) -> usize;
@@ -68,7 +68,7 @@ pub trait Disk: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// See [`Disk::create`].
-    fn list(&self, part: usize) -> io::Result<Vec<Found>>;
+    fn list(&self, part: usize) -> io::Result<Vec<ScannedFile>>;
 }
 
 /// One file of a folder. Calls may take long, as in [`Disk`].
@@ -120,11 +120,11 @@ impl Trouble {
     /// Returns its description.
     pub fn as_str(self) -> &'static str {
         match self {
-            Trouble::Write => "an answer cannot be written",
-            Trouble::Read => "an answer cannot be read",
-            Trouble::Corrupt => "an answer is not as it was written, and is forgotten",
-            Trouble::Remove => "an answer cannot be removed",
-            Trouble::Slow => "the disk does not keep up: it is left out for a while",
+            Trouble::Write => "cannot write a response to the disk cache",
+            Trouble::Read => "cannot read a response from the disk cache",
+            Trouble::Corrupt => "a response in the disk cache is corrupt and was removed",
+            Trouble::Remove => "cannot remove a response from the disk cache",
+            Trouble::Slow => "the disk is too slow: the disk cache is skipped for a while",
         }
     }
 }

@@ -154,7 +154,7 @@ impl DiskBody {
             Some(bytes) => Ok(bytes.into()),
             None => {
                 self.disk_cache.spoil(&self.entry);
-                Err(io::Error::other("a kept answer is not as it was written"))
+                Err(io::Error::other("a stored response is corrupt"))
             }
         }
     }

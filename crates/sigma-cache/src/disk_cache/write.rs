@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use super::entry::Entry;
 use super::format::{Layout, encode};
-use super::port::{Disk, Found, OpenFile, Trouble};
+use super::port::{Disk, OpenFile, ScannedFile, Trouble};
 use super::{Counts, DiskCache, PENDING_MAX, WRITING_RESTS_S, held};
 use crate::body::{Body, PIECE_BYTES, Piece};
 use crate::stored::Stored;
@@ -175,7 +175,7 @@ impl DiskCache {
         }
         if let Some(disk) = self.disk() {
             // A remaining one is removed at the next start.
-            let _ = disk.remove(Found { id: draft.id, is_draft: true });
+            let _ = disk.remove(ScannedFile { id: draft.id, is_draft: true });
         }
         self.free(draft);
         draft.let_go();

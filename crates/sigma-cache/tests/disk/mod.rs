@@ -7,7 +7,7 @@ use std::io::{self, Error, ErrorKind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context as Task, Poll, Waker};
 
-use sigma_cache::disk_cache::port::{Disk, DiskThreads, FileId, Found, Job, OpenFile, Trouble};
+use sigma_cache::disk_cache::port::{Disk, DiskThreads, FileId, Job, OpenFile, ScannedFile, Trouble};
 use sigma_cache::disk_cache::{Bounds, Maintenance};
 use sigma_cache::{DiskCache, Purge, Stored, Zone};
 use sigma_http::Headers;
@@ -102,7 +102,7 @@ impl Disk for MemoryDisk {
         Ok(())
     }
 
-    fn remove(&self, Found { id, is_draft }: Found) -> io::Result<()> {
+    fn remove(&self, ScannedFile { id, is_draft }: ScannedFile) -> io::Result<()> {
         self.step()?;
         self.platter().files.remove(&(id, is_draft));
         Ok(())
@@ -112,10 +112,10 @@ impl Disk for MemoryDisk {
         2
     }
 
-    fn list(&self, part: usize) -> io::Result<Vec<Found>> {
+    fn list(&self, part: usize) -> io::Result<Vec<ScannedFile>> {
         self.step()?;
         let all = self.platter();
-        let ids = all.files.keys().map(|(id, is_draft)| Found { id: *id, is_draft: *is_draft });
+        let ids = all.files.keys().map(|(id, is_draft)| ScannedFile { id: *id, is_draft: *is_draft });
         Ok(ids.filter(|found| found.id.0 % 2 == part as u128).collect())
     }
 }

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use sigma_schema::document::Document;
 use sigma_schema::plugins::PluginSchemas;
 use sigma_schema::problem::{Problem, element, member};
-use wanted::{Fields, Wanted};
+use wanted::{FieldType, Fields};
 
 /// The content of a document, which determines the types of its fields.
 #[derive(Clone, Copy)]
@@ -95,8 +95,7 @@ impl Pass<'_> {
             let place = member(pointer, &key);
             let key = self.text(&key, &place).unwrap_or(key);
             if map.insert(key.clone(), value).is_some() {
-                let message =
-                    format!("with its variables replaced this key is `{key}`, which is given twice");
+                let message = format!("after its variables are replaced, the key `{key}` exists twice");
                 self.problems
                     .push(self.document.problem(&place, "duplicate_key", message).hint("remove one"));
             }
@@ -104,12 +103,12 @@ impl Pass<'_> {
     }
 
     /// Returns the value of a text after substitution.
-    fn typed(&self, text: String, pointer: &str, wanted: Wanted) -> Value {
+    fn typed(&self, text: String, pointer: &str, wanted: FieldType) -> Value {
         let is_plain = self.is_foreign || self.document.plain.contains(pointer);
         let may_be_typed = match wanted {
-            Wanted::Text => false,
-            Wanted::Scalar => true,
-            Wanted::Any => is_plain,
+            FieldType::Text => false,
+            FieldType::Scalar => true,
+            FieldType::Any => is_plain,
         };
         if may_be_typed { scalar(text) } else { Value::String(text) }
     }

@@ -64,7 +64,7 @@ pub(crate) fn join(
     for Included { name, text } in included {
         bytes += text.len();
         if bytes > max_bytes {
-            let message = format!("the files have {bytes} bytes together, {max_bytes} are allowed");
+            let message = format!("the files have {bytes} bytes together; the maximum is {max_bytes}");
             problems.push(Problem::new("include", "too_large", message));
             break;
         }
@@ -114,7 +114,7 @@ fn add(document: &mut Document, other: Document, part: &mut Part) -> Vec<Problem
             (_, None, value) if key != "include" => drop(root.insert(key, value)),
             (_, None, _) => {}
             (_, Some(_), _) => {
-                let message = format!("`{key}` is in an earlier file already");
+                let message = format!("`{key}` is already set in an earlier file");
                 let problem = Problem::new(member("", &key), "duplicate_key", message).at(line);
                 problems.push(problem.hint("write it in one file"));
             }
@@ -214,7 +214,7 @@ mod tests {
         check(&[good, ("c.yaml", "\ninclude: [x]\n")], &["c.yaml: line 2: include: an included file"]);
         check(
             &[("c.yaml", "workers: 1\n"), ("d.yaml", "\n\nworkers: 2\n")],
-            &["d.yaml: line 3: workers: `workers` is in an"],
+            &["d.yaml: line 3: workers: `workers` is already set in an"],
         );
         check(&[("c.yaml", "- a\n")], &["c.yaml: line 1: the file is not a mapping"]);
     }

@@ -139,7 +139,7 @@ fn expand_plugins(root: &mut Map<String, Value>) {
 fn catch_all(root: &mut Map<String, Value>, document: &Document, found: &mut Findings) {
     let Some(upstream) = root.remove("upstream") else { return };
     if root.contains_key("routes") {
-        let message = "`upstream` at the top level means one route for all requests, and cannot be combined with `routes`";
+        let message = "`upstream` at the top level is one route for all requests, and excludes `routes`";
         found.errors.push(document.problem("upstream", "conflict", message).hint("move it into a route"));
         return;
     }
@@ -270,7 +270,7 @@ fn parse_url(url: &str) -> Result<(&str, Cow<'_, str>, Option<u16>), String> {
     }
     let authority = rest.strip_suffix('/').unwrap_or(rest);
     if authority.contains(['/', '?', '#', '@']) {
-        return Err(format!("`{url}` has more than a scheme, a host and a port"));
+        return Err(format!("`{url}` may only have a scheme, a host and a port"));
     }
     let (host, port) = sigma_schema::node_address::split_address(authority)?;
     Ok((scheme, host, port))

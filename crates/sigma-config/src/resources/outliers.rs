@@ -14,7 +14,7 @@ pub enum OnUnhealthy {
 }
 
 /// Outlier detection in Envoy's terms: nodes are judged by real requests. An outlier is ejected: it gets no requests
-/// until its ejection time is over. Each `enforcing_…` is the chance, in percent, that a node found by its rule is
+/// until its ejection time has ended. Each `enforcing_…` is the chance, in percent, that a node found by its rule is
 /// ejected; 0 disables the rule. Times are in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]

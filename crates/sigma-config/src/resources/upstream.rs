@@ -91,7 +91,7 @@ pub enum Scheme {
 
 impl Scheme {
     /// Error for a stream route whose upstream has another scheme.
-    pub const NO_SESSIONS: &str = "stream routes speak tcp, tls and udp to nodes";
+    pub const NO_SESSIONS: &str = "stream routes support the schemes tcp, tls and udp";
 
     /// Returns whether a stream route may have an upstream of this scheme. HTTP schemes mean TCP there.
     #[must_use]

@@ -35,7 +35,7 @@ pub(crate) fn of_document(root: &Object) -> Vec<Problem> {
         }
         let place = member(&element("listeners", index), "tls");
         if is_stored {
-            let message = "`auto` orders certificates for the routes of this file, and they are in a store";
+            let message = "`auto` orders certificates for routes in the file, but the routes are in a store";
             let hint = "write `tls: true`, and put an ssl with `type: acme` into the store for each name";
             found.push(Problem::new(place, "conflict", message).hint(hint));
         } else if acme.is_none() {
@@ -80,7 +80,7 @@ pub(crate) fn of_document(root: &Object) -> Vec<Problem> {
 fn of_shared(root: &Object, acme: &Object, is_shared: bool, found: &mut Vec<Problem>) {
     if !is_shared {
         if acme.contains_key("lease_s") {
-            let message = "no other gateway can take over: there is no etcd";
+            let message = "no other gateway can take over: the store is not an etcd";
             found.push(Problem::new("acme.lease_s", "unused", message).hint("remove it"));
         }
         return;
@@ -124,7 +124,7 @@ fn of_settings(acme: &Object, found: &mut Vec<Problem>) {
         && !directory.strip_prefix("https://").is_some_and(|rest| !rest.is_empty() && !rest.contains('@'))
     {
         let message = format!("`{directory}` is not the address of a directory");
-        problem("directory", message, "write https://host/path, as the authority tells it");
+        problem("directory", message, "write the https://host/path that the authority publishes");
     }
     if let Some(email) = text("email") {
         let is_odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, ',' | '?' | '%' | ':');
@@ -143,7 +143,7 @@ fn of_settings(acme: &Object, found: &mut Vec<Problem>) {
     let (retry, most) =
         (number("retry_s").unwrap_or(RETRY_S.into()), number("retry_max_s").unwrap_or(RETRY_MAX_S.into()));
     if retry > most {
-        let message = format!("the first pause of {retry} s is longer than the longest, {most} s");
+        let message = format!("`retry_s`, {retry} s, is above `retry_max_s`, {most} s");
         problem("retry_s", message, "raise `retry_max_s`");
     }
     let proves_by_records = text("challenge") == Some("dns-01");
@@ -169,15 +169,15 @@ fn of_on_demand(on_demand: &Object, found: &mut Vec<Problem>) {
     let names = on_demand.get("names").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let ask = on_demand.get("ask").and_then(Value::as_str);
     if names.is_empty() && ask.is_none() {
-        let message = "any client could have certificates ordered for any name".to_owned();
-        problem("names", message, "write the names for which one may be ordered, or `ask`");
+        let message = "any client could cause orders for any name".to_owned();
+        problem("names", message, "list the permitted names, or set `ask`");
     }
     for (index, name) in names.iter().enumerate() {
         let Some(name) = name.as_str() else { continue };
         let base = name.strip_prefix("*.").unwrap_or(name);
         if !is_dns_name(base) || !name.contains('.') {
             let hint = "write the name of a host, such as www.example.com, or *.example.com";
-            problem(&element("names", index), format!("no certificate can be ordered for `{name}`"), hint);
+            problem(&element("names", index), format!("a certificate for `{name}` cannot be ordered"), hint);
         }
     }
     let is_address = |ask: &str| {
@@ -222,7 +222,7 @@ fn of_dns(dns: &Object, order_timeout_s: u64, found: &mut Vec<Problem>) {
             );
         }
         (Some(first), Some(second)) => {
-            let message = format!("records are added by `{first}` already");
+            let message = format!("`{first}` already adds the records");
             problem(second, message, "keep one of the two");
         }
         (Some(_), None) => {}
@@ -231,7 +231,7 @@ fn of_dns(dns: &Object, order_timeout_s: u64, found: &mut Vec<Problem>) {
         let endpoint = dns.get(provider).and_then(|provider| provider.get("endpoint")?.as_str());
         if let Some(endpoint) = endpoint.filter(|endpoint| !is_safe_endpoint(endpoint)) {
             let message = format!("`{endpoint}` is not https: the credentials would be sent in cleartext");
-            problem(&join(provider, "endpoint"), message, "write https://host/path");
+            problem(&join(provider, "endpoint"), message, "write the https://host/path");
         }
     }
     if let Some(update) = dns.get("update") {
@@ -256,7 +256,7 @@ fn of_dns(dns: &Object, order_timeout_s: u64, found: &mut Vec<Problem>) {
         dns.get("propagation_timeout_s").and_then(Value::as_u64).unwrap_or(PROPAGATION_TIMEOUT_S.into());
     if propagation >= order_timeout_s {
         let message =
-            format!("records have {propagation} s to be seen, and the whole order has {order_timeout_s} s");
+            format!("`propagation` allows {propagation} s, more than the whole order: {order_timeout_s} s");
         problem("propagation_timeout_s", message, "raise `acme.order_timeout_s`");
     }
 }
@@ -276,10 +276,10 @@ pub(crate) fn of_ssl(ssl: &Object) -> Vec<Problem> {
         return found;
     }
     for name in ["certs", "keys"].into_iter().filter(|name| ssl.contains_key(*name)) {
-        problem(name, format!("`{name}` has no place in an ssl whose certificate is ordered"), "remove it");
+        problem(name, format!("`{name}` has no effect in an ssl with `type: acme`"), "remove it");
     }
     if ssl.contains_key("cert") != ssl.contains_key("key") {
-        let message = "`cert` and `key`, which are shown until there is an ordered one, belong together";
+        let message = "`cert` and `key`, which serve until a certificate is ordered, belong together";
         problem("cert", message.to_owned(), "write both, or neither");
     }
     let ssl = Value::Object(ssl.clone());
@@ -299,10 +299,10 @@ pub(crate) fn of_ssl(ssl: &Object) -> Vec<Problem> {
     for name in names.iter().filter(|name| !can_be_ordered(name)) {
         let place = if ssl.get("sni").is_some() { "sni" } else { "snis" };
         let hint = match name.starts_with("*.") {
-            true => "name the hosts one by one, or prove them by `dns-01`: nothing else proves a wildcard",
+            true => "list the hosts, or use the challenge `dns-01`: a wildcard needs it",
             false => "write the name of a host, such as www.example.com",
         };
-        problem(place, format!("no certificate can be ordered for `{name}`"), hint);
+        problem(place, format!("a certificate for `{name}` cannot be ordered"), hint);
     }
     found
 }
@@ -337,11 +337,11 @@ mod tests {
             json!({"acme": good, "admin": {}, "listeners": auto}),
             &[(
                 "listeners[0].tls",
-                "`auto` orders certificates for the routes of this file, and they are in a store",
+                "`auto` orders certificates for routes in the file, but the routes are in a store",
             )],
         );
         let leased = json!({"terms_agreed": true, "lease_s": 9});
-        let alone = "no other gateway can take over: there is no etcd";
+        let alone = "no other gateway can take over: the store is not an etcd";
         check(json!({"acme": leased, "admin": {}}), &[("acme.lease_s", alone)]);
         let own = json!({"keyring": ["0123456789abcdef", DEFAULT_KEYRING[0]]});
         check(json!({"acme": leased, "store": {"kind": "etcd"}, "data_encryption": own}), &[]);
@@ -379,7 +379,7 @@ mod tests {
         }
         let account = json!({"key_id": "1", "hmac_key": "a+b"});
         field("external_account", account, "acme.external_account.hmac_key", "the key is not base64url");
-        let long = "the first pause of 600 s is longer than the longest, 60 s";
+        let long = "`retry_s`, 600 s, is above `retry_max_s`, 60 s";
         check(
             json!({"acme": {"terms_agreed": true, "retry_s": 600, "retry_max_s": 60}}),
             &[("acme.retry_s", long)],
@@ -412,7 +412,7 @@ mod tests {
         check(json!({"challenge": "dns-01", "dns": cloudflare("http://127.0.0.1:1/x")}), &[]);
         let clear = "`http://a.test` is not https: the credentials would be sent in cleartext";
         check(json!({"dns": cloudflare("http://a.test")}), &[("acme.dns.cloudflare.endpoint", clear)]);
-        let twice = "records are added by `update` already";
+        let twice = "`update` already adds the records";
         check(json!({"dns": {"update": update, "hook": hook}}), &[("acme.dns.hook", twice)]);
         for (field, odd, message) in [
             ("zone", "a b", "`a b` is not a name"),
@@ -433,7 +433,7 @@ mod tests {
             json!({"order_timeout_s": 60, "dns": {"hook": hook}}),
             &[(
                 "acme.dns.propagation_timeout_s",
-                "records have 120 s to be seen, and the whole order has 60 s",
+                "`propagation` allows 120 s, more than the whole order: 60 s",
             )],
         );
     }
@@ -447,11 +447,11 @@ mod tests {
         };
         check(json!({"names": ["*.a.test", "b.test"]}), &[]);
         check(json!({"ask": "http://127.0.0.1:1/x?y=z"}), &[]);
-        let any = "any client could have certificates ordered for any name";
+        let any = "any client could cause orders for any name";
         check(json!({}), &[("acme.on_demand.names", any)]);
         check(json!({"names": []}), &[("acme.on_demand.names", any)]);
         for odd in ["*", "a", "*.*.test", "10.0.0.1", "a_b.test", "*."] {
-            let message = format!("no certificate can be ordered for `{odd}`");
+            let message = format!("a certificate for `{odd}` cannot be ordered");
             check(json!({"names": [odd]}), &[("acme.on_demand.names[0]", &message)]);
         }
         for odd in ["ftp://a", "a", "http://", "http://u@a"] {
@@ -506,7 +506,7 @@ mod tests {
         check(json!({"sni": "*"}), &[]);
         check(json!({"sni": "a", "acme": {}}), &[("acme", "`acme` belongs to an ssl with `type: acme`")]);
         for odd in ["*", "*.*.test", "a.*.test", "*.127.0.0.1", "127.0.0.1", "a_b"] {
-            let message = format!("no certificate can be ordered for `{odd}`");
+            let message = format!("a certificate for `{odd}` cannot be ordered");
             check(json!({"type": "acme", "sni": odd}), &[("sni", &message)]);
         }
         check(json!({"type": "acme", "snis": ["*.a.test", "a.test"]}), &[]);
@@ -515,13 +515,13 @@ mod tests {
         }
         check(
             json!({"type": "acme", "sni": "*.a.test", "acme": {"challenge": "tls-alpn-01"}}),
-            &[("sni", "no certificate can be ordered for `*.a.test`")],
+            &[("sni", "a certificate for `*.a.test` cannot be ordered")],
         );
-        let alone = "`cert` and `key`, which are shown until there is an ordered one, belong together";
+        let alone = "`cert` and `key`, which serve until a certificate is ordered, belong together";
         check(json!({"type": "acme", "sni": "a.test", "cert": "c"}), &[("cert", alone)]);
         check(
             json!({"type": "acme", "sni": "a.test", "certs": []}),
-            &[("certs", "`certs` has no place in an ssl whose certificate is ordered")],
+            &[("certs", "`certs` has no effect in an ssl with `type: acme`")],
         );
         let many: Vec<String> = (0..101).map(|n| format!("{n}.a.test")).collect();
         check(

@@ -97,7 +97,7 @@ fn of_members(upstream: &Object, members: &[Value]) -> Vec<Problem> {
     for (number, id) in ids.iter().enumerate().filter(|(_, id)| id.is_some()) {
         let place = format!("members[{number}].upstream_id");
         if ids[..number].contains(id) {
-            found.push(problem(place, "conflict", "this upstream is a member already", "name each once"));
+            found.push(problem(place, "conflict", "this upstream is already a member", "list each once"));
         } else if *id == upstream.get("id").and_then(text_of_id) {
             found.push(problem(
                 place,

@@ -18,7 +18,7 @@ pub(super) fn rules(upstream: &Object) -> Vec<Problem> {
     if word(upstream, "scheme") != Some("fcgi") {
         if fastcgi.is_some() {
             let message = "`fastcgi` has no effect without `scheme: fcgi`";
-            found.push(problem("fastcgi", "conflict", message, "write that, or remove it"));
+            found.push(problem("fastcgi", "conflict", message, "set it, or remove the field"));
         }
         return found;
     }
@@ -31,7 +31,7 @@ pub(super) fn rules(upstream: &Object) -> Vec<Problem> {
         && !active.contains_key("port")
     {
         let message = "nodes with `scheme: fcgi` do not answer HTTP or gRPC probes";
-        let hint = "write `type: tcp`, or the `port` of a server that answers them";
+        let hint = "write `type: tcp`, or set the `port` of a server that responds to them";
         found.push(problem("checks.active.type", "conflict", message, hint));
     }
     found.extend(fastcgi.map(of_script).unwrap_or_default());
@@ -49,7 +49,7 @@ fn of_script(fastcgi: &Object) -> Vec<Problem> {
         let message = match Regex::new(pattern) {
             Err(error) => Some(format!("invalid regex: {error}")),
             Ok(regex) if regex.captures_len() != 3 => {
-                Some(format!("`{pattern}` has {} groups, and not two", regex.captures_len() - 1))
+                Some(format!("`{pattern}` has {} groups; it needs two", regex.captures_len() - 1))
             }
             Ok(_) => None,
         };
@@ -68,7 +68,7 @@ fn of_script(fastcgi: &Object) -> Vec<Problem> {
     for (name, text) in fastcgi.get("params").and_then(Value::as_object).into_iter().flatten() {
         let place = member("fastcgi.params", name);
         if OWN.contains(&name.as_str()) {
-            let message = format!("`{name}` is set by the gateway only");
+            let message = format!("the gateway sets `{name}` itself");
             found.push(problem(place, "conflict", message, "remove it"));
         } else {
             found.extend(text.as_str().and_then(|text| variables(&place, text)));
@@ -137,7 +137,7 @@ mod tests {
         }
         check(
             of(json!({ "root": "/a", "split_path_info": "^(.+)$" })),
-            &["fastcgi.split_path_info: `^(.+)$` has 1 groups, and not two"],
+            &["fastcgi.split_path_info: `^(.+)$` has 1 groups; it needs two"],
         );
         check(
             of(json!({ "split_path_info": "(a)(b)", "index": "a.php" })),
@@ -149,15 +149,15 @@ mod tests {
         check(
             of(json!({ "script_filename": "/a/$fastcgi_script", "params": { "A": "$urn" } })),
             &[
-                "fastcgi.script_filename: there is no variable `fastcgi_script`",
-                "fastcgi.params.A: there is no variable `urn`; did you mean `uri`?",
+                "fastcgi.script_filename: unknown variable `fastcgi_script`",
+                "fastcgi.params.A: unknown variable `urn`; did you mean `uri`?",
             ],
         );
         check(
             of(json!({ "params": { "CONTENT_LENGTH": "1", "HTTP_PROXY": "x" } })),
             &[
-                "fastcgi.params.CONTENT_LENGTH: `CONTENT_LENGTH` is set by the gateway only",
-                "fastcgi.params.HTTP_PROXY: `HTTP_PROXY` is set by the gateway only",
+                "fastcgi.params.CONTENT_LENGTH: the gateway sets `CONTENT_LENGTH` itself",
+                "fastcgi.params.HTTP_PROXY: the gateway sets `HTTP_PROXY` itself",
             ],
         );
     }

@@ -27,9 +27,9 @@ fn of_tcp(place: &str, listener: &Value) -> Option<Problem> {
     listener.get("tcp").filter(|tcp| **tcp != Value::Null)?;
     let address = listener.get("address").and_then(Value::as_str).unwrap_or_default();
     let message = match () {
-        () if address.starts_with("unix:") => "a Unix socket has no options of TCP",
+        () if address.starts_with("unix:") => "TCP options have no effect on a Unix socket",
         () if listener.get("stream").is_some_and(|stream| stream == "udp") => {
-            "a listener with `stream: udp` has no options of TCP"
+            "TCP options have no effect with `stream: udp`"
         }
         () => return None,
     };
@@ -43,13 +43,13 @@ fn of_early_data(place: &str, listener: &Value, resumes: bool) -> Option<Problem
     let protocols = tls.get("protocols").and_then(Value::as_array);
     let (message, hint) = match () {
         () if listener.get("stream").is_some_and(|stream| *stream != Value::Null) => {
-            ("sessions of `stream` cannot tell a replay from a request", "remove it")
+            ("sessions of `stream` cannot detect replays", "remove it")
         }
         () if protocols.is_some_and(|all| !all.iter().any(|version| version == "TLSv1.3")) => {
-            ("early data needs TLS 1.3, which `protocols` does not name", "add `TLSv1.3` to `protocols`")
+            ("early data needs TLS 1.3, which `protocols` does not list", "add `TLSv1.3` to `protocols`")
         }
         () if !resumes => (
-            "early data needs resumed sessions, and `tls.resumption` is `off`",
+            "early data needs session resumption, but `tls.resumption` is `off`",
             "set `tls.resumption: cache`",
         ),
         () => return None,
@@ -65,18 +65,17 @@ fn of_http3(place: &str, listener: &Value) -> Option<Problem> {
     let address = listener.get("address").and_then(Value::as_str).unwrap_or_default();
     let protocols = listener.get("tls").and_then(|tls| tls.get("protocols")).and_then(Value::as_array);
     let (message, hint) = match () {
-        () if has("stream") => ("`stream` sessions have no HTTP", "remove `http3` or `stream`"),
+        () if has("stream") => ("`stream` sessions do not use HTTP", "remove `http3` or `stream`"),
         () if address.starts_with("unix:") => (
-            "HTTP/3 has an address and a UDP port, and this is a Unix socket",
+            "HTTP/3 needs a UDP port, but this listener is a Unix socket",
             "write ip:port, [v6]:port or :port",
         ),
-        () if !has("tls") => ("HTTP/3 is always encrypted, and the listener has no `tls`", "add `tls`"),
-        () if has("proxy_protocol") => (
-            "the PROXY protocol needs a connection, and HTTP/3 is over UDP",
-            "give HTTP/3 a listener of its own",
-        ),
+        () if !has("tls") => ("HTTP/3 needs TLS, but the listener has no `tls`", "add `tls`"),
+        () if has("proxy_protocol") => {
+            ("the PROXY protocol needs TCP, but HTTP/3 uses UDP", "give HTTP/3 a listener of its own")
+        }
         () if protocols.is_some_and(|all| !all.iter().any(|version| version == "TLSv1.3")) => {
-            ("HTTP/3 needs TLS 1.3, which `tls.protocols` does not name", "add `TLSv1.3` to `tls.protocols`")
+            ("HTTP/3 needs TLS 1.3, which `tls.protocols` does not list", "add `TLSv1.3` to `tls.protocols`")
         }
         () => return None,
     };
@@ -101,8 +100,8 @@ fn of_stream(place: &str, listener: &Value) -> Vec<Problem> {
         Some("udp") => {
             let datagrams = "a listener with `stream: udp` forwards datagrams unchanged";
             refuse("tls", datagrams, "remove it: DTLS and QUIC end at the node");
-            let no_header = "the PROXY protocol needs a connection, and UDP has no connections";
-            refuse("proxy_protocol", no_header, "remove it, or take `stream: tcp`");
+            let no_header = "the PROXY protocol needs TCP, but the listener uses UDP";
+            refuse("proxy_protocol", no_header, "remove it, or write `stream: tcp`");
             let no_backlog = "UDP has no pending connections";
             for (field, message) in [
                 ("backlog", no_backlog),
@@ -114,7 +113,7 @@ fn of_stream(place: &str, listener: &Value) -> Vec<Problem> {
             let address = listener.get("address").and_then(Value::as_str).unwrap_or_default();
             if address.starts_with("unix:") {
                 let message =
-                    "a listener with `stream: udp` has an address and a port, and this is a Unix socket";
+                    "a listener with `stream: udp` needs a UDP port, but this listener is a Unix socket";
                 let hint = "write ip:port, [v6]:port or :port";
                 found.push(Problem::new(member(place, "address"), "conflict", message).hint(hint));
             }

@@ -22,7 +22,7 @@ pub(crate) fn rules(upstream: &Object, tls: &Object) -> Vec<Problem> {
         found.push(problem("tls.alpn", "`h3` is tried before TCP", "write `h3` first"));
     }
     if at.is_some() && learns {
-        let message = "`alt_svc` has no effect with `h3` in `alpn`: nodes are asked for HTTP/3 anyway";
+        let message = "`alt_svc` has no effect with `h3` in `alpn`: the gateway already tries HTTP/3";
         found.push(problem("tls.alt_svc", message, "remove one of them"));
     } else if learns && tls.get("verify") != Some(&Value::Bool(true)) {
         let message = "`alt_svc` needs `verify: true`: only the certificate shows that the announced port is the node's";
@@ -31,11 +31,11 @@ pub(crate) fn rules(upstream: &Object, tls: &Object) -> Vec<Problem> {
     let scheme = upstream.get("scheme").and_then(Value::as_str).unwrap_or("http");
     // Cleartext schemes get a warning about the whole of `tls`.
     if !matches!(scheme, "https" | "grpcs" | "http" | "grpc") {
-        let message = format!("`scheme: {scheme}` has no HTTP/3");
+        let message = format!("`scheme: {scheme}` does not support HTTP/3");
         found.push(problem(place, &message, "write `scheme: https` or `grpcs`, or remove it"));
     }
     if upstream.contains_key("proxy_protocol") {
-        let message = "HTTP/3 has no place for the header of `proxy_protocol`";
+        let message = "HTTP/3 cannot carry the PROXY protocol";
         found.push(problem(place, message, "remove one of them"));
     }
     found

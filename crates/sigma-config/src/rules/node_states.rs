@@ -20,7 +20,7 @@ pub(super) fn rules(upstream: &Object) -> Vec<Problem> {
     let breach = |node: &str| {
         let message = match split_address(node) {
             Ok((host, None)) if !host.starts_with("unix:") => {
-                format!("`{node}` has no port, and node names include the port")
+                format!("`{node}` has no port; the name of a node includes the port")
             }
             Ok(_) => return None,
             Err(message) => message,

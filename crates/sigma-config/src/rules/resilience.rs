@@ -57,11 +57,11 @@ fn retries(item: &Object, policy: &Object, found: &mut Vec<Problem>) {
     let empty = |key: &str| policy.get(key).and_then(Value::as_array).is_none_or(Vec::is_empty);
     if ["retry_on", "retriable_status_codes", "retriable_headers"].into_iter().all(empty) {
         let hint = "add retry_on, for example [connect-failure, gateway-error]; retries: 0 turns retries off";
-        found.push(problem("retry_policy", "`retry_policy` names no condition: nothing is retried", hint));
+        found.push(problem("retry_policy", "`retry_policy` has no condition, so it retries nothing", hint));
     }
     for field in ["session_affinity", "stick_table"] {
         if policy.contains_key("hedging") && item.contains_key(field) {
-            let message = format!("`hedging` sends to other nodes, and `{field}` to the same");
+            let message = format!("`hedging` uses other nodes, but `{field}` keeps the same node");
             found.push(problem("retry_policy.hedging", &message, "keep one of the two"));
         }
     }

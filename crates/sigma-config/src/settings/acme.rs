@@ -169,7 +169,7 @@ pub struct AcmeDns {
     /// Dynamic updates.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub update: Option<DnsUpdate>,
-    /// A program of your own.
+    /// Your own program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hook: Option<DnsHook>,
     /// The API of Cloudflare.
@@ -220,8 +220,8 @@ pub struct OnDemand {
     /// Host names, and wildcards such as `*.example.com` for names one label below.
     #[schemars(length(max = 1_000))]
     pub names: Vec<String>,
-    /// URL of a service of your own, called as `GET URL?domain=NAME` before each order. Status 200 permits the name;
-    /// any other result refuses it.
+    /// URL of your own service, called as `GET URL?domain=NAME` before each order. Status 200 permits the name; any
+    /// other result refuses it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ask: Option<String>,
     /// Timeout of a call of that service in milliseconds.
@@ -350,7 +350,7 @@ impl Acme {
         let challenge = ssl.acme.as_ref().and_then(|own| own.challenge).unwrap_or(self.challenge);
         if challenge == AcmeChallenge::Dns01 {
             return self.dns.is_none().then(|| {
-                "its names need the challenge `dns-01`, and `acme.dns` is not set: set it, and restart"
+                "its names need the challenge `dns-01`, but `acme.dns` is not set: set it and restart"
                     .to_owned()
             });
         }
@@ -359,7 +359,7 @@ impl Acme {
         }
         let wildcard = ssl.names().find(|name| name.starts_with("*."))?;
         Some(format!(
-            "no certificate can be ordered for `{wildcard}` by `{}`: write `acme: {{challenge: dns-01}}`",
+            "a certificate for `{wildcard}` cannot be ordered with the challenge `{}`: write `acme: {{challenge: dns-01}}`",
             challenge.as_str()
         ))
     }

@@ -88,7 +88,7 @@ pub(crate) fn breaches(
 ) -> Vec<(&'static str, String, &'static str)> {
     let mut found = Vec::new();
     if !names_proxies {
-        let message = "no peer is trusted, so the field would never be read".to_owned();
+        let message = "no proxy is trusted, so the field is never read".to_owned();
         found.push(("", message, "name the proxies in front in `trusted_addresses`"));
     }
     let field = section.get("field").and_then(|field| AddressField::deserialize(field).ok());

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The file that keeps the state of nodes over a restart: ejections with their times and counts, nodes that probes
-/// found down, and states that operators set at the Control API. It is created when there is a state to keep. Read
-/// once, at the start.
+/// File with the state of nodes, which survives a restart. It holds ejections with their times and counts, the results
+/// of active checks, and states that operators set at the Control API. It is created when there is a state to keep.
+/// Read once, at the start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct HealthFile {

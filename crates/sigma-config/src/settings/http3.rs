@@ -30,7 +30,7 @@ pub struct Http3 {
     /// It limits a download to this many bytes per round trip.
     #[schemars(range(min = 16_384, max = 2_147_483_647))]
     pub send_window_bytes: u32,
-    /// Milliseconds without any packet after which a connection is dropped. A client may ask for less.
+    /// Milliseconds without any packet after which a connection is dropped. A client may request less.
     #[schemars(range(min = 1_000, max = 600_000))]
     pub idle_timeout_ms: u32,
     /// Number of incomplete handshakes of a worker, above which new clients must first prove their address (Retry). It
@@ -102,7 +102,7 @@ pub struct UpstreamHttp3 {
     /// Maximum number of bytes of a connection that are sent and not yet acknowledged; they stay in memory until then.
     #[schemars(range(min = 16_384, max = 2_147_483_647))]
     pub send_window_bytes: u32,
-    /// Milliseconds without any packet after which an idle connection is dropped. Nodes may ask for less.
+    /// Milliseconds without any packet after which an idle connection is dropped. Nodes may request less.
     #[schemars(range(min = 1_000, max = 600_000))]
     pub idle_timeout_ms: u32,
     /// Milliseconds without any packet after which a connection with requests is dropped. A node that works

@@ -60,8 +60,7 @@ const EDGE: &[ProfileDefault] = &[
         of: DefaultOf::Setting("limits.request_body_bytes"),
         value: "8388608",
         otherwise: "0",
-        price: "A request cannot fill memory or a node's disk: 8 MiB hold JSON, forms and most pictures. Larger \
-                uploads are answered 413 until the limit is raised.",
+        price: "A request cannot fill memory or a node's disk: 8 MiB hold JSON, forms and most pictures. Larger uploads get 413 until the limit is raised.",
     },
     ProfileDefault {
         of: DefaultOf::Setting("router.forward_path"),
@@ -88,8 +87,7 @@ const EDGE: &[ProfileDefault] = &[
         of: DefaultOf::Setting("timeouts.request_body_min_bytes_per_second"),
         value: "500",
         otherwise: "0",
-        price: "A client cannot hold a request and its connection to a node with a slow upload. After the grace of \
-                20 s a slower upload is answered 408.",
+        price: "A client cannot hold a request and its connection to a node with a slow upload. After the grace of 20 s a slower upload gets 408.",
     },
     ProfileDefault {
         of: DefaultOf::Setting("timeouts.request_body_total_ms"),
@@ -101,8 +99,7 @@ const EDGE: &[ProfileDefault] = &[
         of: VERIFY,
         value: "true",
         otherwise: "false",
-        price: "Only the node itself gets the request. A node whose certificate is self-signed, expired or for \
-                another name is answered 502; name its authority in `tls.ca`, or write `tls: { verify: false }`.",
+        price: "Only the node itself gets the request. A node whose certificate is self-signed, expired or for another name causes 502; name its authority in `tls.ca`, or write `tls: { verify: false }`.",
     },
     ProfileDefault {
         of: DefaultOf::Plugin("openid-connect", "claim_validator.audience.required"),

@@ -152,7 +152,7 @@ pub(crate) fn breaches(store: &Map<String, Value>) -> Vec<Breach> {
         for field in ["endpoints", "prefix", "user", "password", "tls", "access"] {
             // The full form has all defaults, so a default has no meaning here.
             if store.get(field).is_some_and(|value| defaults.get(field) != Some(value)) {
-                let message = format!("`{field}` belongs to an etcd, and this store is embedded");
+                let message = format!("`{field}` needs an etcd, but this store is embedded");
                 breach(field, message, "set `kind: etcd`, or remove it");
             }
         }
@@ -160,7 +160,7 @@ pub(crate) fn breaches(store: &Map<String, Value>) -> Vec<Breach> {
     }
     if endpoints.is_empty() {
         let hint = "write endpoints: [\"http://127.0.0.1:2379\"]";
-        breach("endpoints", "a store of kind etcd needs the address of one".into(), hint);
+        breach("endpoints", "a store of `kind: etcd` needs `endpoints`".into(), hint);
     }
     for endpoint in &endpoints {
         let host = endpoint.strip_prefix("http://").or_else(|| endpoint.strip_prefix("https://"));
@@ -171,7 +171,7 @@ pub(crate) fn breaches(store: &Map<String, Value>) -> Vec<Breach> {
     }
     let tls = store.get("tls").and_then(Value::as_object);
     if let (Some(_), Some(plain)) = (tls, endpoints.iter().find(|endpoint| endpoint.starts_with("http://"))) {
-        let message = format!("`{plain}` is reached without TLS, so `tls` would have no effect on it");
+        let message = format!("`{plain}` is not https, so `tls` has no effect on it");
         breach("tls", message, "write https:// in `endpoints`, or remove `tls`");
     }
     if tls.is_some_and(|tls| tls.contains_key("cert") != tls.contains_key("key")) {
@@ -188,7 +188,7 @@ pub(crate) fn breaches(store: &Map<String, Value>) -> Vec<Breach> {
     }
     let prefix = text("prefix").unwrap_or("/apisix");
     if !prefix.starts_with('/') || prefix.ends_with('/') {
-        let message = format!("the prefix `{prefix}` does not begin with a slash, or ends with one");
+        let message = format!("the prefix `{prefix}` must begin with a slash and not end with one");
         breach("prefix", message, "write it like /apisix");
     }
     found
@@ -214,8 +214,11 @@ mod tests {
         check(json!({"kind": "embedded", "path": "./data"}), &[]);
         check(serde_json::to_value(Store::default()).unwrap(), &[]);
         check(json!({"endpoints": ["http://h:1"]}), &[("endpoints", "this store is embedded")]);
-        check(json!({"user": "u", "password": "p"}), &[("user", "belongs to"), ("password", "belongs to")]);
-        check(json!({"kind": "etcd"}), &[("endpoints", "needs the address")]);
+        check(
+            json!({"user": "u", "password": "p"}),
+            &[("user", "needs an etcd"), ("password", "needs an etcd")],
+        );
+        check(json!({"kind": "etcd"}), &[("endpoints", "needs `endpoints`")]);
         let etcd = |more: Value| {
             let mut store = json!({"kind": "etcd", "endpoints": ["http://127.0.0.1:2379"]});
             store.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -224,7 +227,7 @@ mod tests {
         check(etcd(json!({})), &[]);
         check(etcd(json!({"endpoints": ["127.0.0.1:2379"]})), &[("endpoints", "not the address")]);
         check(etcd(json!({"endpoints": ["http://"]})), &[("endpoints", "not the address")]);
-        check(etcd(json!({"tls": {}})), &[("tls", "without TLS")]);
+        check(etcd(json!({"tls": {}})), &[("tls", "is not https")]);
         let secure = json!({"endpoints": ["https://h:1"], "tls": {"cert": "c"}});
         check(etcd(secure), &[("tls", "belong together")]);
         check(etcd(json!({"compare_interval_ms": 999})), &[("compare_interval_ms", "every 999 ms")]);

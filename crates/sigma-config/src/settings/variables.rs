@@ -85,12 +85,15 @@ impl Variable {
         let source = match (&self.value, &self.map) {
             (Some(value), None) => {
                 if self.has_cases() {
-                    wrong.push((String::new(), "cases need a `map`, and this one has a `value`".to_owned()));
+                    wrong.push((
+                        String::new(),
+                        "cases need a `map`, but this variable has a `value`".to_owned(),
+                    ));
                 }
                 return if wrong.is_empty() { Ok(Definition::Text(text(value))) } else { Err(wrong) };
             }
             (None, Some(source)) => text(source),
-            _ => return Err(vec![(String::new(), "a variable needs one of `value` and `map`".to_owned())]),
+            _ => return Err(vec![(String::new(), "a variable needs either `value` or `map`".to_owned())]),
         };
         let mut map = defined::Map::of(source, text(&self.default));
         for (exact, value) in &self.exact {
@@ -126,7 +129,7 @@ impl Variable {
     }
 }
 
-/// Compiles checked variables. An invalid one, which the check refuses, is left out.
+/// Compiles checked variables. An invalid one, which the check refuses, is omitted.
 #[must_use]
 pub fn definitions(variables: &Variables) -> Option<Arc<Definitions>> {
     if variables.is_empty() {
@@ -190,7 +193,7 @@ fn unknown(value: &Value, here: &str, known: &HashSet<String>, found: &mut Vec<P
     }
     let mut check = |name: &str| {
         if !known.contains(name) {
-            let message = format!("there is no variable `var_{name}`");
+            let message = format!("unknown variable `var_{name}`");
             let hint = format!("define `{name}` in `variables`, or in `set` of the route");
             found.push(Problem::new(here, "variable", message).hint(hint));
         }
@@ -254,7 +257,7 @@ fn problems(setting: &Value) -> Vec<Problem> {
         // The definitions have no order of their own.
         circle.sort_unstable();
         let names: Vec<String> = circle.iter().map(|name| format!("`{name}`")).collect();
-        let message = format!("the variable reads itself: {}", names.join(", "));
+        let message = format!("the variable refers to itself: {}", names.join(", "));
         let here = member("variables", circle.first().copied().unwrap_or_default());
         found.push(Problem::new(here, "variable", message).hint("remove one of the references"));
     }
@@ -280,9 +283,9 @@ mod tests {
         let found: Vec<String> =
             found.iter().map(|problem| format!("{}: {}", problem.pointer, problem.message)).collect();
         let expected = [
-            "variables.a.value: there is no variable `var_b`",
-            "routes[0].vars[1]: there is no variable `var_c`",
-            "routes[1].plugins.x.text: there is no variable `var_e`",
+            "variables.a.value: unknown variable `var_b`",
+            "routes[0].vars[1]: unknown variable `var_c`",
+            "routes[1].plugins.x.text: unknown variable `var_e`",
         ];
         assert_eq!(found, expected);
     }
@@ -299,8 +302,8 @@ mod tests {
         };
         check(json!({"a": {"value": "x"}, "b": {"map": "$host", "hosts": {"*.c": "d"}}}), &[]);
         check(json!({"a b": {"value": "x"}}), &[("variables[\"a b\"]", "letters, digits")]);
-        check(json!({"a": {}}), &[("variables.a", "one of `value` and `map`")]);
-        check(json!({"a": {"value": "", "map": ""}}), &[("variables.a", "one of `value` and `map`")]);
+        check(json!({"a": {}}), &[("variables.a", "either `value` or `map`")]);
+        check(json!({"a": {"value": "", "map": ""}}), &[("variables.a", "either `value` or `map`")]);
         check(json!({"a": {"value": "", "default": "x"}}), &[("variables.a", "cases need a `map`")]);
         check(
             json!({"a": {"map": "$host", "hosts": {"x": "1"}, "regex": [{"match": "(", "value": ""}]}}),
@@ -312,7 +315,7 @@ mod tests {
         );
         check(
             json!({"a": {"value": "$var_b"}, "b": {"map": "$host", "exact": {"x": "$var_a"}}}),
-            &[("variables.a", "reads itself: `a`, `b`")],
+            &[("variables.a", "refers to itself: `a`, `b`")],
         );
     }
 }

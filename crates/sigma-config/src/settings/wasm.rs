@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Plugins that are WebAssembly modules with the ABI of proxy-wasm. Each one is a plugin of its own, with APISIX's rules:
+/// Plugins that are WebAssembly modules with the ABI of proxy-wasm. Each one is its own plugin, with APISIX's rules:
 /// its configuration has the member `conf`. Read once, at the start. The plugin `wasm` runs a module without this
 /// section.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

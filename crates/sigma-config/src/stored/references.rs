@@ -47,7 +47,7 @@ impl Reference {
 /// Returns the text for a member that has members itself.
 #[must_use]
 pub fn nested_members(id: &str) -> String {
-    format!("upstream [{id}] is made of members itself")
+    format!("upstream [{id}] has members itself")
 }
 
 /// Returns the references of `value`. An ssl must be of type `client`, see [`wrong_ssl_type`]. The consumer of a

@@ -296,11 +296,11 @@ fn routes() {
     );
     check(
         json!({ "uri": "/a", "plugins": {}, "filter_func": "function(vars) return true end" }),
-        "it needs the Lua engine, which this build has left out",
+        "it needs the Lua engine, which this build lacks",
     );
     check(
         json!({ "uri": "/a", "script": "local _M = {} return _M" }),
-        "it needs the Lua engine, which this build has left out",
+        "it needs the Lua engine, which this build lacks",
     );
     check(json!({ "uri": "/a", "upstream": { "nodes": { "h:0": 1 } } }), "invalid port 0");
     check(
@@ -340,7 +340,7 @@ fn plugins_of_routes() {
     );
     check(
         json!({ "cors": { "_meta": { "pre_function": "return" } } }),
-        "failed to load _meta.pre_function in plugin cors: it needs the Lua engine, which this build has left out",
+        "failed to load _meta.pre_function in plugin cors: it needs the Lua engine, which this build lacks",
     );
 }
 
@@ -354,10 +354,7 @@ fn services() {
         "invalid configuration: property \"hosts\" validation failed: expect array to have at least 1 items",
     );
     check(json!({ "plugins": { "x": {} } }), "unknown plugin [x]");
-    check(
-        json!({ "script": "local _M = {} return _M" }),
-        "it needs the Lua engine, which this build has left out",
-    );
+    check(json!({ "script": "local _M = {} return _M" }), "it needs the Lua engine, which this build lacks");
 }
 
 #[test]

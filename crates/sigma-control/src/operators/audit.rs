@@ -1,7 +1,7 @@
 //! The audit log: a line for each call that changes something, and for each that was refused.
 //!
-//! A line is written by a thread of its own, after the answer has left: no call waits for a disk. The caller
-//! in a line comes from the connection and from the verified key, never from a query or a body.
+//! A line is written by its own thread, after the response has left: no call waits for a disk. The caller in a line
+//! comes from the connection and from the verified key, never from a query or a body.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -37,13 +37,13 @@ const VERSION_LOOK: Duration = Duration::from_millis(20);
 /// How far behind the newest it is looked for.
 const VERSIONS: usize = 32;
 
-/// The name of the key of a call, as an extension of its answer.
+/// The name of the key of a call, as an extension of its response.
 #[derive(Debug, Clone)]
 pub(crate) struct KeyOf(pub(crate) Arc<str>);
 
 /// The revision that a call has made.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Made(pub(crate) u64);
+pub(crate) struct WrittenRevision(pub(crate) u64);
 
 /// The audit log of a process.
 pub(crate) struct Audit {
@@ -91,12 +91,12 @@ impl Audit {
 
     fn tell(&self, told: AuditMessage) {
         if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = self.thread.try_send(told) {
-            tracing::error!("a line of the audit log is lost: its disk is slow or full");
+            tracing::error!("a line of the audit log was lost: its disk is slow or full");
         }
     }
 
     /// A line for a call, if it is to have one.
-    fn note(self: &Arc<Self>, mut line: Value, status: StatusCode, made: Option<Made>) {
+    fn note(self: &Arc<Self>, mut line: Value, status: StatusCode, made: Option<WrittenRevision>) {
         if status.is_client_error() {
             let mut throttle = self.throttle.lock().unwrap_or_else(PoisonError::into_inner);
             let Some(kept_back) = throttle.pass(self.allowance, Instant::now()) else { return };
@@ -104,7 +104,9 @@ impl Audit {
                 line["refused_without_a_line"] = kept_back.into();
             }
         }
-        let Some(Made(revision)) = made else { return self.tell(AuditMessage::Line(format!("{line}\n"))) };
+        let Some(WrittenRevision(revision)) = made else {
+            return self.tell(AuditMessage::Line(format!("{line}\n")));
+        };
         line["revision"] = revision.into();
         let Some(history) = self.history.clone() else {
             return self.tell(AuditMessage::Line(format!("{line}\n")));
@@ -167,7 +169,7 @@ async fn watch(State(audit): State<Arc<Audit>>, request: Request, next: Next) ->
         line["key"] = answer.extensions().get::<KeyOf>().map(|KeyOf(name)| &**name).into();
         line["status"] = status.as_u16().into();
         line["ms"] = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX).into();
-        audit.note(line, status, answer.extensions().get::<Made>().copied());
+        audit.note(line, status, answer.extensions().get::<WrittenRevision>().copied());
     }
     answer
 }
@@ -197,7 +199,7 @@ fn write(path: &Path, mut file: File, told: &Receiver<AuditMessage>) {
         match done {
             Ok(()) => complained = false,
             Err(error) if !complained => {
-                tracing::error!(%error, path = %path.display(), "the audit log cannot be written");
+                tracing::error!(%error, path = %path.display(), "cannot write the audit log");
                 complained = true;
             }
             Err(_) => {}

@@ -1,8 +1,8 @@
 //! Whether a call without a key is an operator's own, or one that a web page made in a browser.
 //!
-//! Browsers let any page send requests to any address, loopback included, and a page whose name is made to
-//! resolve to an address of the operator (DNS rebinding) may read the answers too. Such calls are recognised
-//! by the called name (`Host`), and by the browser's fields about the page (`Origin`, `Sec-Fetch-Site`).
+//! Browsers let any page send requests to any address, loopback included, and a page whose name is made to resolve to
+//! an address of the operator (DNS rebinding) may read the responses too. Such calls are recognised by the called name
+//! (`Host`), and by the browser's fields about the page (`Origin`, `Sec-Fetch-Site`).
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ impl Trusted {
         match text(headers, header::HOST).filter(|host| !self.has_host(host)) {
             None => Ok(()),
             Some(host) => Err(format!(
-                "without a key this may not be called by the name {host:?}: use an IP address, or list the name in `operators.hosts`"
+                "requests without a key may not use the host name {host:?}: use an IP address, or add the name to `operators.hosts`"
             )),
         }
     }
@@ -62,9 +62,10 @@ impl Trusted {
     pub(crate) fn check(&self, headers: &HeaderMap) -> Result<(), String> {
         self.check_host(headers)?;
         if self.is_foreign(headers) {
-            return Err("without a key this may not be called by web pages: list their origins in \
-                 `operators.origins`"
-                .to_owned());
+            return Err(
+                "web pages may not call this without a key: add their origins to `operators.origins`"
+                    .to_owned(),
+            );
         }
         Ok(())
     }
@@ -74,7 +75,7 @@ impl Trusted {
         self.check(headers)?;
         if method.is_safe() && is_silent_browser(headers) {
             return Err(
-                "a browser may not call this with GET, for any page can make it: use another program"
+                "browsers may not call this with GET, because any web page could: use another program, such as curl"
                     .to_owned(),
             );
         }

@@ -89,7 +89,7 @@ impl Entrances {
         self.open.send_replace(true);
     }
 
-    /// Handles of the sockets, for a process that goes on with them.
+    /// Handles of the sockets, for a process that continues with them.
     ///
     /// # Errors
     /// Returns an error if there are too many open files.
@@ -99,7 +99,7 @@ impl Entrances {
     }
 }
 
-/// A call that is answered.
+/// A call that gets a response.
 pub(super) struct Call(Arc<Entrances>);
 
 impl Drop for Call {

@@ -32,7 +32,7 @@ const BEFORE_NODE: [Phase; 4] = [Phase::Rewrite, Phase::Access, Phase::BeforePro
 /// Explains requests.
 pub(crate) struct Explainer(Arc<Publisher>);
 
-/// What is asked.
+/// What is queried.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ExplainQuery(Vec<(String, String)>);
 
@@ -46,7 +46,7 @@ impl ExplainQuery {
         self.0.iter().find(|(given, _)| given == name).map(|(_, value)| value.as_str())
     }
 
-    fn question(&self) -> Result<ExplainedRequest, String> {
+    fn request(&self) -> Result<ExplainedRequest, String> {
         let url = self.get("url").ok_or("missing argument url: such as https://example.com/a?b=c")?;
         let bytes: usize = self.0.iter().map(|(name, value)| name.len() + value.len()).sum();
         let fields = self.0.iter().filter(|(name, _)| name == "header").map(|(_, value)| field(value));
@@ -55,13 +55,13 @@ impl ExplainQuery {
             return Err(format!("the request is too large: at most {FIELDS} fields and {BYTES} bytes"));
         }
         if self.0.iter().any(|(_, value)| value.contains(|letter: char| letter.is_control())) {
-            return Err("the request holds a control character".to_owned());
+            return Err("the request contains a control character".to_owned());
         }
         let (is_over_tls, rest) = match url.split_once("://") {
             Some(("https" | "wss", rest)) => (true, rest),
             Some(("http" | "ws", rest)) => (false, rest),
             Some((scheme, _)) => {
-                return Err(format!("the scheme {scheme} of the url is neither http nor https"));
+                return Err(format!("the scheme of the url is {scheme}; write http or https"));
             }
             None => (false, url),
         };
@@ -73,13 +73,13 @@ impl ExplainQuery {
         let host = own.map_or_else(|| host.to_owned(), |at| fields.remove(at).1);
         if host.is_empty() {
             return Err(
-                "the request has no host: name it in the url or by header=Host: example.com".to_owned()
+                "the request has no host: add it to the url, or add header=Host: example.com".to_owned()
             );
         }
         let client = self.get("client").map(|text| {
             let address = text.parse::<SocketAddr>().ok();
             let address = address.or_else(|| Some(SocketAddr::new(text.parse::<IpAddr>().ok()?, 0)));
-            address.ok_or_else(|| format!("invalid argument client: {text} is no address"))
+            address.ok_or_else(|| format!("invalid argument client: {text} is not an IP address"))
         });
         Ok(ExplainedRequest {
             method: self.get("method").unwrap_or("GET").to_owned(),
@@ -98,7 +98,7 @@ impl ExplainQuery {
 fn field(text: &str) -> Result<(String, String), String> {
     let (name, value) = text
         .split_once(':')
-        .ok_or_else(|| format!("invalid argument header: {text:?} is no `Name: value`"))?;
+        .ok_or_else(|| format!("invalid argument header: {text:?} is not in the form `Name: value`"))?;
     Ok((name.trim().to_owned(), value.trim().to_owned()))
 }
 
@@ -114,7 +114,7 @@ impl Explainer {
     /// Returns an error if it is invalid, or the consumer or listener that it names does not exist.
     pub(crate) async fn explain(&self, wish: ExplainQuery) -> Result<Value, Refused> {
         let bad = |reason: String| (StatusCode::BAD_REQUEST, reason);
-        let question = wish.question().map_err(bad)?;
+        let question = wish.request().map_err(bad)?;
         let (snapshot, config, is_known) = {
             let state = self.0.state();
             let resources = &state.desired.config.resources;
@@ -127,15 +127,18 @@ impl Explainer {
             (state.snapshot.clone(), config, is_known)
         };
         let snapshot = snapshot.ok_or_else(|| {
-            (StatusCode::SERVICE_UNAVAILABLE, "nothing is served yet; repeat the call".to_owned())
+            (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "the gateway has no configuration yet; repeat the call".to_owned(),
+            )
         })?;
         if let Some(name) = question.consumer.as_ref().filter(|_| !is_known) {
-            return Err(bad(format!("there is no consumer {name}")));
+            return Err(bad(format!("unknown consumer {name}")));
         }
         if let Some(name) = &question.listener
             && !snapshot.settings.listeners.iter().any(|listener| listener.name.as_ref() == Some(name))
         {
-            return Err(bad(format!("no listener is called {name}")));
+            return Err(bad(format!("unknown listener {name}")));
         }
         let asked = question.clone();
         let served = snapshot.revision;
@@ -245,7 +248,7 @@ fn phase_name(phase: Phase) -> &'static str {
 }
 
 fn met(one: &Met) -> Value {
-    let reason = one.left_out.or((one.filter == Some(false)).then_some("_meta.filter does not hold"));
+    let reason = one.left_out.or((one.filter == Some(false)).then_some("_meta.filter does not match"));
     let phases: Vec<&str> = one.phases.iter().copied().map(phase_name).collect();
     let mut shown = json!({
         "name": one.name,
@@ -334,7 +337,7 @@ mod tests {
     use super::*;
 
     fn wish(query: &str) -> Result<ExplainedRequest, String> {
-        ExplainQuery::read(form_urlencoded::parse(query.as_bytes()).into_owned().collect()).question()
+        ExplainQuery::read(form_urlencoded::parse(query.as_bytes()).into_owned().collect()).request()
     }
 
     #[test]
@@ -362,7 +365,7 @@ mod tests {
         refused("", "missing argument url");
         refused("url=/a", "no host");
         refused("url=ftp://a/", "scheme ftp");
-        refused("url=http://a/&header=X", "is no `Name: value`");
+        refused("url=http://a/&header=X", "is not in the form `Name: value`");
         refused("url=http://a/&header=X:%0d%0aY:%201", "control character");
         refused("url=http://a/&client=b", "no address");
     }

@@ -35,7 +35,7 @@ pub(crate) struct HistoryReader {
 
 /// The arguments of a list.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Wanted {
+pub(crate) struct VersionFilter {
     pub(crate) limit: Option<String>,
     pub(crate) before: Option<String>,
     pub(crate) key: Option<String>,
@@ -55,13 +55,13 @@ impl HistoryReader {
     ///
     /// # Errors
     /// Returns an error if an argument is invalid, or the history cannot be read.
-    pub(crate) async fn list(&self, wanted: Wanted) -> Result<Value, Refused> {
+    pub(crate) async fn list(&self, wanted: VersionFilter) -> Result<Value, Refused> {
         let limit = number("limit", wanted.limit.as_deref())?.map_or(LISTED, |limit| limit as usize);
         if !(1..=LISTED_MAX).contains(&limit) {
             return Err(bad(format_args!("invalid argument limit: should be between 1 and {LISTED_MAX}")));
         }
         let before = number("before", wanted.before.as_deref())?;
-        // One more tells whether there are further ones.
+        // One more reports whether there are further ones.
         let mut found = self.history.list(limit + 1, before, wanted.key).await.map_err(unavailable)?;
         let has_more = found.len() > limit;
         found.truncate(limit);
@@ -230,7 +230,7 @@ fn bad(message: impl std::fmt::Display) -> Refused {
     (StatusCode::BAD_REQUEST, message.to_string())
 }
 
-/// The answer where the history cannot be read.
+/// The response where the history cannot be read.
 pub(crate) fn unavailable(error: StoreError) -> Refused {
     (StatusCode::SERVICE_UNAVAILABLE, error.to_string())
 }

@@ -56,13 +56,13 @@ pub(crate) async fn accept(
         let (stream, peer) = match accept_while_open(&listener, &mut is_open).await {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::debug!(%error, "an operator's connection cannot be taken");
+                tracing::debug!(%error, "cannot accept an operator's connection");
                 tokio::time::sleep(AFTER_FAILURE).await;
                 continue;
             }
         };
         if identity.as_ref().is_some_and(|identity| !identity.admits(peer.ip())) {
-            tracing::debug!(%peer, "this address may not call; see admin.allow");
+            tracing::debug!(%peer, "this address is not allowed; add it to admin.allow");
             continue;
         }
         let place = loop {
@@ -142,7 +142,7 @@ impl Open {
 
 /// State of one connection.
 struct Connection {
-    /// In hand: from their heads to the last bytes of their answers.
+    /// In hand: from their heads to the last bytes of their responses.
     requests: AtomicUsize,
     idle_since: Mutex<Instant>,
     dismissed: Notify,
@@ -202,19 +202,19 @@ async fn serve(
             Ok(Ok((stream, caller))) => {
                 converse(stream, peer, Some(caller), router, limits, connection).await;
             }
-            Ok(Err(error)) => tracing::debug!(%peer, error, "an operator's TLS handshake has failed"),
-            Err(_) => tracing::debug!(%peer, "an operator's TLS handshake was not complete in time"),
+            Ok(Err(error)) => tracing::debug!(%peer, error, "an operator's TLS handshake failed"),
+            Err(_) => tracing::debug!(%peer, "an operator's TLS handshake timed out"),
         }
     };
     tokio::select! {
         () = serving => {}
         () = connection.dismissed.notified() => {
-            tracing::debug!(%peer, "an idle connection of an operator makes room for another one");
+            tracing::debug!(%peer, "closed an idle connection of an operator to make room for another");
         }
     }
 }
 
-/// Answers the calls of a connection.
+/// Responds to the calls of a connection.
 async fn converse(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     peer: SocketAddr,
@@ -242,7 +242,7 @@ async fn converse(
             answer.map(|answer| {
                 answer.map(|body| {
                     body.map_frame(move |frame| {
-                        // Held until the last part of the answer is taken.
+                        // Held until the last part of the response is taken.
                         let InHand { .. } = &in_hand;
                         frame
                     })
@@ -266,13 +266,13 @@ async fn converse(
         }
     };
     if let Err(error) = served {
-        tracing::debug!(%peer, %error, "an operator's connection has ended");
+        tracing::debug!(%peer, %error, "an operator's connection ended");
     }
 }
 
-/// The answer to who shook hands under other authorities than those that count now.
+/// The response to who shook hands under other authorities than those that count now.
 fn shut_out() -> Response {
-    let message = "the certificate of this connection is trusted no longer; see admin.tls.client_ca";
+    let message = "the client certificate of this connection is no longer trusted; check admin.tls.client_ca";
     let mut answer =
         (StatusCode::FORBIDDEN, axum::body::Body::from(json!({ "error_msg": message }).to_string()))
             .into_response();
@@ -372,7 +372,7 @@ impl Patient {
         let limit = self.limit;
         let stalled = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
         ready!(stalled.as_mut().poll(cx));
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer does not read its answer")))
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer does not read its response")))
     }
 }
 

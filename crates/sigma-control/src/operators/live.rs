@@ -1,8 +1,8 @@
 //! Live statistics of requests: counts of the workers since the first query, by the second and in a window of
 //! the last minute.
 //!
-//! A query makes the workers count, for [`WATCH_FOR`] from then on. The first answer after a pause has only
-//! the permanent counters.
+//! A query makes the workers count, for [`WATCH_FOR`] from then on. The first response after a pause has only the
+//! permanent counters.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,7 +28,7 @@ struct Window {
     /// Since when workers count, in seconds of [`Live::began`]; None while they do not.
     since: Option<u64>,
     asked: u64,
-    /// By the second, the oldest first; seconds without requests are left out.
+    /// By the second, the oldest first; seconds without requests are omitted.
     seconds: VecDeque<(u64, Figures)>,
     /// By [`SLOT`], the oldest first.
     slots: VecDeque<Slot>,

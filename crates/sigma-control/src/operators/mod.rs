@@ -128,9 +128,9 @@ pub(crate) async fn serve(
             let path = file.path.display();
             // An operator at the first start has to find it, at any log level.
             if file.is_new {
-                tracing::warn!(file = %path, "a key for the Admin API was made; it is in this file");
+                tracing::warn!(file = %path, "generated a key for the Admin API; it is in this file");
             } else {
-                tracing::info!(file = %path, "the key of the Admin API is in this file");
+                tracing::info!(file = %path, "the key for the Admin API is in this file");
             }
         }
         let identity = Identity::of(&admin).await.map_err(OpenError::AdminTls)?;
@@ -243,9 +243,9 @@ fn remedy(address: SocketAddr, source: &std::io::Error) -> String {
     }
     match sigma_net::listen::occupant(address, Transport::Tcp) {
         Some(Occupant { pid, name }) => {
-            format!("; pid {pid} ({name}) listens there: end it or choose another port")
+            format!("; pid {pid} ({name}) listens on this address: stop it, or choose another port")
         }
-        None => "; another program listens there: end it or choose another port".to_owned(),
+        None => "; another program listens on this address: stop it, or choose another port".to_owned(),
     }
 }
 
@@ -261,7 +261,10 @@ mod tests {
         let address = taken.local_addr().unwrap();
         let check = |kind: ErrorKind, expected: &str| assert_eq!(remedy(address, &kind.into()), expected);
         // The own process is not named: it would be this test.
-        check(ErrorKind::AddrInUse, "; another program listens there: end it or choose another port");
+        check(
+            ErrorKind::AddrInUse,
+            "; another program listens on this address: stop it, or choose another port",
+        );
         check(ErrorKind::PermissionDenied, "");
         let error = |source: Error| OpenError::Listen { address, remedy: remedy(address, &source), source };
         let text = error(ErrorKind::AddrInUse.into()).to_string();

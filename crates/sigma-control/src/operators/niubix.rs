@@ -55,7 +55,7 @@ async fn only_allowed(
     next: axum::middleware::Next,
 ) -> Response {
     if !admin.allow.is_empty() && !admin.allow.contains(&peer.ip().to_canonical()) {
-        return outcome(403, "this address may not call");
+        return outcome(403, "this address is not allowed");
     }
     match admin.trusted.check_any_method(request.method(), request.headers()) {
         Ok(()) => next.run(request).await,

@@ -88,7 +88,7 @@ pub(super) fn measure<'e>(upstreams: impl Iterator<Item = (&'e str, Arc<Endpoint
             }
         }
     }
-    let help = "How often a rule has found a node that it does not eject, since its enforcing_… says so";
+    let help = "Ejections that a rule skipped because of its enforcing_… percentage";
     Measure { name: "upstream_outliers_not_ejected_total", help, is_counter: true, series }
 }
 

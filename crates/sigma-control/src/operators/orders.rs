@@ -11,7 +11,7 @@ const METRICS: [Metric; 3] = [
     ("acme_certificates", "Whether there is an ordered certificate", |order| {
         u64::from(order.not_after.is_some())
     }),
-    ("acme_order_failures", "Orders that failed since the last that did not", |order| order.failures.into()),
+    ("acme_order_failures", "Failed orders since the last successful one", |order| order.failures.into()),
     ("acme_next_attempt_timestamp_seconds", "When a certificate is ordered or renewed next", |order| {
         order.next_attempt.unsigned_abs()
     }),

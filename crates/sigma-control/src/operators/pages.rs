@@ -100,13 +100,16 @@ pub(crate) fn address(plugin: &str, attribute: &Value) -> Result<Option<SocketAd
     if let Some(ip) = place.and_then(|place| place.get("ip")) {
         let parsed = ip.as_str().and_then(|ip| ip.parse().ok());
         address.set_ip(
-            parsed.ok_or_else(|| format!("plugin_attr.{plugin}.export_addr.ip: {ip} is no IP address"))?,
+            parsed
+                .ok_or_else(|| format!("plugin_attr.{plugin}.export_addr.ip: {ip} is not an IP address"))?,
         );
     }
     if let Some(port) = place.and_then(|place| place.get("port")) {
         let parsed = port.as_u64().and_then(|port| u16::try_from(port).ok());
         address.set_port(
-            parsed.ok_or_else(|| format!("plugin_attr.{plugin}.export_addr.port: {port} is no port"))?,
+            parsed.ok_or_else(|| {
+                format!("plugin_attr.{plugin}.export_addr.port: {port} is not a port number")
+            })?,
         );
     }
     Ok(Some(address))
@@ -152,15 +155,15 @@ async fn answer(State(pages): State<Pages>, request: Request) -> Response {
 }
 
 impl Pages {
-    /// Answers from one endpoint, which is called as workers call it; it can send no requests from here.
-    /// Stays until the last piece of a body that is made while it is sent.
+    /// Responses from one endpoint, which is called as workers call it; it can send no requests from here. Stays until
+    /// the last piece of a body that is made while it is sent.
     async fn deliver(self, at: usize, head: RequestHead, body: Vec<u8>, answered: oneshot::Sender<Response>) {
         let (local, consumers) = (Rc::new(Local::default()), Consumers::default());
         let env = Env::new(&self.facts.node, &local, &consumers);
         let mut ctx = Context::default();
         ctx.uri = head.raw_path().to_vec();
         ctx.request = head;
-        let step = self.kind.answer(&self.kind.endpoints()[at], &mut ctx, &env);
+        let step = self.kind.respond(&self.kind.endpoints()[at], &mut ctx, &env);
         match step.ended(&mut ctx, &env, body).await {
             End::Next => drop(answered.send(response(Reply::new(404)))),
             End::Reply(reply) => drop(answered.send(response(*reply))),
@@ -210,7 +213,7 @@ impl Stream for Pieces {
         }
         let piece = task::ready!(self.sent.poll_recv(task));
         // A thread that panics says nothing: the body must not look whole.
-        let piece = piece.unwrap_or_else(|| Err(io::Error::other("the body broke off")));
+        let piece = piece.unwrap_or_else(|| Err(io::Error::other("the body is incomplete")));
         self.is_whole = matches!(piece, Ok(None));
         Poll::Ready(piece.transpose())
     }
@@ -350,11 +353,11 @@ mod tests {
         check(json!({"export_addr": {"port": 9000}, "enable_export_server": false}), Ok(None));
         check(
             json!({"export_addr": {"ip": "x"}}),
-            Err("plugin_attr.p.export_addr.ip: \"x\" is no IP address"),
+            Err("plugin_attr.p.export_addr.ip: \"x\" is not an IP address"),
         );
         check(
             json!({"export_addr": {"port": 70000}}),
-            Err("plugin_attr.p.export_addr.port: 70000 is no port"),
+            Err("plugin_attr.p.export_addr.port: 70000 is not a port"),
         );
     }
 }

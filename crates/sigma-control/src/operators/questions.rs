@@ -6,7 +6,7 @@ use crate::operators::admin::ProcessQuery;
 use crate::operators::control_api::{Inspect, shown};
 use crate::operators::nodes::UpstreamNodes;
 
-/// Returns the answer, which is read from published state and waits for nothing.
+/// Returns the response, which is read from published state and waits for nothing.
 pub(crate) fn answer(inspect: &dyn Inspect, question: ProcessQuery) -> Value {
     match question {
         ProcessQuery::Live => inspect.live(),

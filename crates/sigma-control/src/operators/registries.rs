@@ -10,34 +10,33 @@ const METRICS: [Metric; 10] = [
     ("discovery_requests_total", "Requests sent to a registry", true, |report| Some(report.requests)),
     (
         "discovery_request_failures_total",
-        "Requests without an answer, or with a status that is a refusal",
+        "Requests to a registry that got no response or an error status",
         true,
         |report| Some(report.request_failures),
     ),
     (
         "discovery_update_failures_total",
-        "How often no member of a registry had anything to say that can be used",
+        "How often no member of a registry returned a usable response",
         true,
         |report| Some(report.update_failures),
     ),
-    ("discovery_updates_total", "How often other nodes were taken over", true, |report| Some(report.updates)),
-    (
-        "discovery_held_back_total",
-        "How often a list that shrank was held back by the protection",
-        true,
-        |report| Some(report.held_back),
-    ),
-    ("discovery_held_back_services", "Services whose list is held back now", false, |report| {
+    ("discovery_updates_total", "How often the nodes of a service changed", true, |report| {
+        Some(report.updates)
+    }),
+    ("discovery_held_back_total", "How often the protection held back a list that shrank", true, |report| {
+        Some(report.held_back)
+    }),
+    ("discovery_held_back_services", "Services whose list the protection holds back now", false, |report| {
         Some(report.held_back_now)
     }),
     (
         "discovery_last_success_timestamp_seconds",
-        "When the registry last said something that can be used",
+        "Time of the last usable response of a registry",
         false,
         |report| report.last_success,
     ),
-    ("discovery_services", "Services that are known", false, |report| Some(report.services)),
-    ("discovery_nodes", "Nodes that are known", false, |report| Some(report.nodes)),
+    ("discovery_services", "Known services", false, |report| Some(report.services)),
+    ("discovery_nodes", "Known nodes", false, |report| Some(report.nodes)),
     (
         "discovery_stored_list",
         "Whether the stored list is served because the registry has not sent one yet",

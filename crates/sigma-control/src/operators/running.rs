@@ -1,8 +1,7 @@
 //! The running gateway, as operators may ask it and tell it.
 //!
-//! Answers are read from published state of the gateway's parts, and never wait: not for a change, nor for
-//! open exchanges when the process stops. Orders are [`Command`]s, which the supervisor carries out one after
-//! the other.
+//! Responses are read from published state of the gateway's parts, and never wait: not for a change, nor for open
+//! exchanges when the process stops. Orders are [`Command`]s, which the supervisor carries out one after the other.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};

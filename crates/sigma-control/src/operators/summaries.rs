@@ -5,7 +5,7 @@ use sigma_plugin::docs::summary;
 use sigma_plugin::{Kind, Phase, Roster};
 use sigma_schema::plugins::PluginScope;
 
-/// The places where a plugin may be configured, with their names in answers.
+/// The places where a plugin may be configured, with their names in responses.
 const SCOPES: [(PluginScope, &str); 4] = [
     (PluginScope::Http, "route"),
     (PluginScope::Stream, "stream_route"),

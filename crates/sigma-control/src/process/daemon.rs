@@ -33,6 +33,6 @@ pub async fn launch(origin: &Origin, settings: &Settings) -> Result<Option<u32>,
 
 /// Leaves the terminal that the process was started from.
 pub fn detach() {
-    // It is refused where the process leads a session of its own already.
+    // It is refused where the process leads its own session already.
     let _ = rustix::process::setsid();
 }

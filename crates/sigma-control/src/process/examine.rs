@@ -85,9 +85,8 @@ pub(crate) fn two_sources(config: &Config) -> Option<Problem> {
     if config.resources.keys().is_empty() {
         return None;
     }
-    let text = "resources stand in this file, although the store holds them (`store` or `admin` is set)";
-    let hint = "keep them in a file of their own and put that into the store with `sigma ctl apply -f FILE`, \
-                or leave `store` and `admin` out";
+    let text = "this file contains resources, but `store` or `admin` is set, so they belong in the store";
+    let hint = "move them to another file and write that to the store with `sigma ctl apply -f FILE`, or remove `store` and `admin`";
     Some(Problem::new("", "two_sources", text).hint(hint))
 }
 
@@ -132,7 +131,7 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
         && (everywhere || one.ip() == other.ip())
 }
 
-/// Looks up the references in `config`; returns those without an answer.
+/// Looks up the references in `config`; returns those without a response.
 fn learn_secrets(config: &Config, revealed: &mut Revealed) -> Vec<Unresolved> {
     let mut references = References::default();
     references.note(config, &config.resources.keys());
@@ -147,7 +146,7 @@ fn learn_secrets(config: &Config, revealed: &mut Revealed) -> Vec<Unresolved> {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            let reason = format!("nothing can be looked up: {error}");
+            let reason = format!("cannot resolve names: {error}");
             let unanswered =
                 |reference| Unresolved { pointer: String::new(), reference, reason: reason.clone() };
             return names.into_iter().map(unanswered).collect();

@@ -67,7 +67,7 @@ pub fn holder_of(path: &Path) -> io::Result<Option<(i32, u32)>> {
     }
     let mut text = String::new();
     (&mut file).take(32).read_to_string(&mut text)?;
-    let pid = text.trim().parse().map_err(|_| io::Error::other("it holds no number"))?;
+    let pid = text.trim().parse().map_err(|_| io::Error::other("it contains no process id"))?;
     Ok(Some((pid, facts.uid())))
 }
 

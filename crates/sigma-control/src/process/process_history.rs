@@ -72,7 +72,10 @@ impl ProcessHistory {
             settings.history.path.clone().or_else(|| stored.as_ref().map(|store| store.path.clone()));
         let objects = resources.routes.len() + resources.upstreams.len() + resources.consumers.len();
         if folder.is_none() && objects > IN_MEMORY_OBJECTS {
-            tracing::warn!(objects, "no history is kept of so large a file; name a folder in `history.path`");
+            tracing::warn!(
+                objects,
+                "the file is too large for the history in the store; set a folder in `history.path`"
+            );
             return None;
         }
         let (subject, others) = match &stored {
@@ -89,7 +92,7 @@ impl ProcessHistory {
                 until_look: LOOK_PERIODS,
             }),
             Err(error) => {
-                tracing::error!(%error, "no history is kept: its thread does not start");
+                tracing::error!(%error, "no history is recorded: cannot start its thread");
                 None
             }
         }

@@ -27,8 +27,8 @@ impl RightsError {
     }
 }
 
-/// Takes the limits, the folder and the user that the settings name. Each thread has a user of its own, which those
-/// that it starts get too: so this is to be called while there is but one.
+/// Takes the limits, the folder and the user that the settings name. Each thread has its own user, which those that it
+/// starts get too: so this is to be called while there is but one.
 ///
 /// # Errors
 /// Returns an error if one of them cannot be had; the process is not to go on then.
@@ -40,14 +40,14 @@ pub fn confine(settings: &Process) -> Result<(), RightsError> {
     }
     match &settings.user {
         Some(user) => become_user(user, settings.group.as_deref()),
-        None if settings.group.is_some() => Err(RightsError::new("group", "it needs a `process.user`")),
+        None if settings.group.is_some() => Err(RightsError::new("group", "it needs `process.user`")),
         None => Ok(()),
     }?;
     harden(settings)
 }
 
-/// Gives up what no gateway needs: privileges of programs that it executes (`no_new_privs`), core dumps and debuggers. To
-/// be called while there is one thread, and after a change of the user, which the system answers with a default.
+/// Gives up what no gateway needs: privileges of programs that it executes (`no_new_privs`), core dumps and debuggers.
+/// To be called while there is one thread, and after a change of the user, which the system responds with a default.
 ///
 /// # Errors
 /// Returns an error if the system refuses that.
@@ -73,7 +73,7 @@ fn keep_low_ports() {
     let sets = CapabilitySets { inheritable: own.inheritable | ports, ..own };
     let passed = set_capabilities(None, sets).and_then(|()| configure_capability_in_ambient_set(ports, true));
     if let Err(error) = passed {
-        tracing::debug!(%error, "a successor cannot bind ports below 1024 that are new");
+        tracing::debug!(%error, "after an upgrade, the gateway cannot bind new ports below 1024");
     }
 }
 
@@ -83,7 +83,7 @@ fn limit(settings: &Process) -> Result<(), RightsError> {
         setrlimit(Resource::Nofile, limit).map_err(|error| {
             let most = getrlimit(Resource::Nofile).maximum;
             let most = most.map_or("no limit".to_owned(), |most| most.to_string());
-            RightsError::new("max_fds", format!("{error}: the most that this user may have is {most}"))
+            RightsError::new("max_fds", format!("{error}: the maximum of this user is {most}"))
         })?;
     }
     if let Some(bytes) = settings.core_bytes {
@@ -105,7 +105,7 @@ fn become_user(user: &str, group: Option<&str>) -> Result<(), RightsError> {
     if !getuid().is_root() {
         return Err(RightsError::new(
             "user",
-            "only root can become another user; leave it out, or start as root",
+            "only root can become another user; remove it, or start as root",
         ));
     }
     change(account.uid, gid).map_err(|error| RightsError::new("user", error))
@@ -139,9 +139,7 @@ fn account(user: &str) -> Result<Account, String> {
         (Some((uid, gid)), _) => Ok(Account { uid, gid }),
         // A container may have no such file: the group has the same number then.
         (None, Ok(number)) => Ok(Account { uid: number, gid: number }),
-        (None, Err(_)) => {
-            Err(format!("there is no user {user} in /etc/passwd; name another one, or its number"))
-        }
+        (None, Err(_)) => Err(format!("/etc/passwd has no user {user}; name another user, or a user id")),
     }
 }
 
@@ -154,7 +152,7 @@ fn group_number(group: &str) -> Result<u32, String> {
     let found = entries(&lines).find(|fields| fields.first() == Some(&group));
     found
         .and_then(|fields| fields.get(2)?.parse().ok())
-        .ok_or_else(|| format!("there is no group {group} in /etc/group; name another one, or its number"))
+        .ok_or_else(|| format!("/etc/group has no group {group}; name another group, or a group id"))
 }
 
 fn table(path: &str) -> Result<String, String> {

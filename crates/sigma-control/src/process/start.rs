@@ -53,7 +53,7 @@ pub enum StartError {
     #[error(transparent)]
     Log(#[from] LogError),
     /// The store of resources.
-    #[error("the store cannot be used: {0}")]
+    #[error("cannot use the store: {0}")]
     Store(#[from] StoreError),
     /// A listener for operators.
     #[error(transparent)]
@@ -68,7 +68,7 @@ pub enum StartError {
     #[error("cannot take over from the previous process: {0}")]
     Handover(std::io::Error),
     /// The gateway in the background.
-    #[error("the gateway is not in the background: {0}")]
+    #[error("cannot go to the background: {0}")]
     Background(String),
     /// The pid file.
     #[error("cannot write the pid file {path}: {source}")]
@@ -157,7 +157,7 @@ pub(super) fn warn_of_restart(old: &Settings, new: &Settings) -> Vec<&'static st
     let changed: Vec<&str> =
         changed.into_iter().filter(|(_, changed)| *changed).map(|(name, _)| name).collect();
     for name in &changed {
-        tracing::warn!("`{name}` has changed; that takes effect at the next start");
+        tracing::warn!("`{name}` has changed; the change takes effect at the next start");
     }
     changed
 }

@@ -66,7 +66,7 @@ impl Systemd {
 
 fn tell(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!(%error, "cannot notify systemd; see NOTIFY_SOCKET");
+        tracing::warn!(%error, "cannot notify systemd; check NOTIFY_SOCKET");
     }
 }
 

@@ -11,7 +11,7 @@ use sigma_net::tls::SharedKey;
 use sigma_plugin::Node;
 use sigma_plugin::system::{Host, System};
 use sigma_proxy::Gateway;
-use sigma_upstream::health::Kept;
+use sigma_upstream::health::StoredHealth;
 use tokio::sync::oneshot;
 
 use super::handover::{self, Channel, Estate, Heir, State};
@@ -34,7 +34,7 @@ impl Starter {
         let (sender, commands) = mpsc::channel::<(Command, oneshot::Sender<io::Result<Child>>)>();
         std::thread::Builder::new().name("sigma-starter".into()).spawn(move || {
             for (mut command, reply) in commands {
-                // The caller ends the started process; if the caller has left, it ends for want of a
+                // The caller ends the started process; if the caller has ended, it ends for want of a
                 // predecessor.
                 let _ = reply.send(command.spawn());
             }
@@ -43,7 +43,7 @@ impl Starter {
     }
 
     async fn start(&self, command: Command) -> io::Result<Child> {
-        let stopped = || io::Error::other("the thread that starts programs has ended");
+        let stopped = || io::Error::other("the thread that starts programs ended");
         let (reply, child) = oneshot::channel();
         self.0.send((command, reply)).map_err(|_| stopped())?;
         child.await.map_err(|_| stopped())?
@@ -55,7 +55,7 @@ impl Starter {
 pub(crate) struct Successor {
     pub(crate) channel: Channel,
     pub(crate) version: String,
-    /// It goes on with sessions over UDP.
+    /// It continues with sessions over UDP.
     pub(crate) takes_sessions: bool,
     /// Unknown if another process has started it.
     pub(crate) pid: Option<u32>,
@@ -119,7 +119,7 @@ pub(crate) async fn start(
 ) -> Result<Successor, String> {
     let path = PathBuf::from(command.get_program());
     let path = path.display();
-    let failed = |error: io::Error| format!("{path} cannot be started: {error}");
+    let failed = |error: io::Error| format!("cannot start {path}: {error}");
     let (channel, end) = Channel::pair().map_err(failed)?;
     handover::left_open(&mut command, Some(&end), None).map_err(failed)?;
     let child = starter.start(command).await.map_err(failed)?;
@@ -156,7 +156,7 @@ pub(crate) async fn give(
         Ok(Err(why)) => Err(why),
         Err(_) => {
             estate.take_back().await;
-            Err(format!("it was not ready within {} ms; see process.upgrade_timeout_ms", limit.as_millis()))
+            Err(format!("it was not ready within {} ms (process.upgrade_timeout_ms)", limit.as_millis()))
         }
     }
 }
@@ -220,7 +220,7 @@ impl Possessions {
         }
     }
 
-    fn health(&self) -> Kept {
+    fn health(&self) -> StoredHealth {
         self.publisher.state().endpoints.kept_health()
     }
 }
@@ -241,7 +241,7 @@ impl Estate for Possessions {
         if let Some(store) = &self.store
             && let Err(error) = store.take_back().await
         {
-            tracing::error!(%error, "the store cannot be opened again after an upgrade that has failed");
+            tracing::error!(%error, "cannot open the store again after a failed upgrade");
         }
         self.entrances.resume();
     }

@@ -6,12 +6,12 @@ use sigma_proxy::{Gateway, Heartbeat};
 /// A worker's thread is no more.
 pub(crate) const ENDED: &str = "a worker thread has ended";
 /// A worker's thread does nothing.
-pub(crate) const STUCK: &str = "a worker is stuck";
+pub(crate) const STUCK: &str = "a worker does not respond";
 
 /// Between two looks pass so many milliseconds.
 const LOOK_MS: u32 = 1_000;
 
-/// A parent that could not help is asked again after so many looks.
+/// A parent that could not help is queried again after so many looks.
 const ASK_AGAIN: u32 = 10;
 
 /// Observations of the workers.
@@ -36,9 +36,9 @@ impl WatchOver {
         match (before == problem, problem, stuck) {
             (false, Some(STUCK), Some(worker)) => tracing::error!(
                 worker,
-                "a worker has not moved for {looks} s: something in it blocks or never ends"
+                "a worker has not responded for {looks} s: a task in it blocks or loops"
             ),
-            (false, None, _) if before == Some(STUCK) => tracing::warn!("all workers move again"),
+            (false, None, _) if before == Some(STUCK) => tracing::warn!("all workers respond again"),
             _ => {}
         }
         problem

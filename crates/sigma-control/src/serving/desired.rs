@@ -259,9 +259,9 @@ impl Desired {
             }
             Event::Reloaded(contents) => self.reload(&contents, batch),
             Event::Lost(reason) => {
-                tracing::error!(reason, "the store cannot be reached; the last configuration is served on");
+                tracing::error!(reason, "the store is unreachable; the last configuration stays in force");
             }
-            Event::Regained { revision } => tracing::info!(revision, "the store can be reached again"),
+            Event::Regained { revision } => tracing::info!(revision, "the store is reachable again"),
         }
     }
 
@@ -311,7 +311,7 @@ impl Desired {
                 tracing::error!(
                     key,
                     reason,
-                    "a cost decoration cannot be read; the form before it stays, if any"
+                    "cannot read a cost decoration; its last valid form stays in force, if there is one"
                 );
                 let of_service = self.decorations.entry(service.into()).or_default();
                 if !of_service.contains_key(id) {
@@ -410,7 +410,7 @@ impl Desired {
         })?;
         self.keyring.decrypt_resource(key.kind, &mut value, &*self.plugins);
         for plugin in stored::skipped_plugins(key.kind, &value, &*self.plugins) {
-            tracing::warn!(%key, plugin, "the plugin is not known or not enabled, and left out");
+            tracing::warn!(%key, plugin, "the plugin is unknown or not enabled, and is ignored");
         }
         let (plugins, settings) = (&*self.plugins, &self.config.settings);
         let unknown = settings.compat.unknown_fields;

@@ -11,7 +11,7 @@ use sigma_config::discovery::{Discovery, split_dns_service};
 use sigma_config::dns::Dns;
 use sigma_config::resources::{self, PassHost, Scheme};
 use sigma_config::settings::Settings;
-use sigma_discovery::{Registries, Registry, Report, Subscription, Wanted};
+use sigma_discovery::{Registries, Registry, Report, ServiceQuery, Subscription};
 use sigma_net::tls::ClientTls;
 use sigma_proxy::Snapshot;
 use sigma_proxy::compile::EndpointSource;
@@ -22,7 +22,7 @@ use sigma_upstream::feed::{Feed, FeedError, NextNodes};
 use sigma_upstream::health::checker::{CheckerSpec, Checkers, TargetStatus};
 use sigma_upstream::health::outlier::Rules;
 use sigma_upstream::health::plan::{Plan, Traffic};
-use sigma_upstream::health::{Agreement, Findings, HealthEvents, HealthRecords, Kept, NodeState};
+use sigma_upstream::health::{Agreement, Findings, HealthEvents, HealthRecords, NodeState, StoredHealth};
 use sigma_upstream::identity::EndpointIds;
 use sigma_upstream::watch::{Source, Watch, resolve_initial};
 use tokio::task::JoinHandle;
@@ -103,7 +103,7 @@ pub(crate) struct Planning<'e> {
 }
 
 impl Planning<'_> {
-    /// The compilation is over.
+    /// The compilation has ended.
     pub(crate) fn into_pending(self) -> Pending {
         self.pending
     }
@@ -124,12 +124,12 @@ impl Endpoints {
     }
 
     /// Begins with the health of nodes before this process.
-    pub(crate) fn begin_with_health(&mut self, kept: Kept) {
+    pub(crate) fn begin_with_health(&mut self, kept: StoredHealth) {
         self.checkers.begin_with(kept);
     }
 
     /// Returns the health of nodes, for the next process.
-    pub(crate) fn kept_health(&self) -> Kept {
+    pub(crate) fn kept_health(&self) -> StoredHealth {
         self.checkers.kept()
     }
 
@@ -252,20 +252,15 @@ impl Endpoints {
         node: &str,
         wanted: NodeState,
     ) -> Result<NodeState, String> {
-        let cell = self.cells.get(key).ok_or_else(|| format!("there is no upstream in {key}"))?;
+        let cell = self.cells.get(key).ok_or_else(|| format!("{key} has no upstream"))?;
         let set = cell.load();
         let is_meant = |endpoint: &&Endpoint| endpoint.name() == node || endpoint.addr.to_string() == node;
         if !set.endpoints.iter().any(|endpoint| is_meant(&endpoint)) {
-            return Err(format!("{key} has no node {node}; `GET /v1/nodes` lists those that it has"));
+            return Err(format!("{key} has no node {node}; `GET /v1/nodes` lists its nodes"));
         }
         self.checkers.states().set(key, node, wanted)?;
         self.want(key, &set.endpoints);
-        tracing::warn!(
-            upstream = key,
-            node,
-            state = wanted.name(),
-            "an operator has set the state of a node"
-        );
+        tracing::warn!(upstream = key, node, state = wanted.name(), "an operator set the state of a node");
         let held = set.endpoints.iter().filter(is_meant).map(|endpoint| endpoint.health.standing().wanted);
         Ok(held.max().unwrap_or(wanted))
     }
@@ -303,7 +298,7 @@ impl Endpoints {
         config: &resources::Upstream,
         registry: Registry,
     ) -> Result<Box<dyn Feed>, Problem> {
-        let wanted = Wanted {
+        let wanted = ServiceQuery {
             registry,
             service: &config.service_name,
             args: config.discovery_args.as_deref(),
@@ -361,8 +356,8 @@ impl Endpoints {
         if let Some(resolver) = &self.resolver {
             return Ok(resolver.clone());
         }
-        // Without a usable resolver configuration, addresses still work; names are asked of this
-        // machine, which says why they fail.
+        // Without a usable resolver configuration, addresses still work; names are queried of this machine, which says
+        // why they fail.
         let servers: Vec<SocketAddr> = self.dns.servers.iter().map(|server| server.0).collect();
         let resolver = match servers.is_empty() {
             false => Resolver::with_servers(&servers),
@@ -422,7 +417,7 @@ pub(crate) fn spoken(key: &str, scheme: Scheme) -> Result<(), Problem> {
         _ => return Ok(()),
     }
     let text = match for_requests {
-        true => "routes speak http, https, grpc, grpcs, fcgi and kafka to nodes",
+        true => "routes support the schemes http, https, grpc, grpcs, fcgi and kafka",
         false => Scheme::NO_SESSIONS,
     };
     Err(Problem::new(format!("{key}.scheme"), "unsupported", text).hint("use one of these"))

@@ -106,7 +106,7 @@ pub(crate) enum Standing {
     NotYet,
     /// It expires within so many days.
     Within(Reverse<u32>),
-    /// It is over.
+    /// It has ended.
     Expired,
     /// Its time cannot be read.
     Unreadable,
@@ -128,12 +128,10 @@ impl Standing {
     fn advice(self) -> Option<&'static str> {
         match self {
             Standing::Good => None,
-            Standing::NotYet => Some("a certificate is not valid yet: see its dates and the clock"),
+            Standing::NotYet => Some("a certificate is not valid yet: check its dates and the clock"),
             Standing::Within(_) => Some("a certificate expires soon: renew it"),
-            Standing::Expired => {
-                Some("a certificate has expired and is shown all the same: replace it, peers refuse it")
-            }
-            Standing::Unreadable => Some("the dates of a certificate cannot be read: replace it"),
+            Standing::Expired => Some("a certificate has expired and peers refuse it: replace it"),
+            Standing::Unreadable => Some("the dates of a certificate are unreadable: replace it"),
         }
     }
 }

@@ -49,8 +49,8 @@ impl GeoFiles {
         self.geography.clone()
     }
 
-    /// As [`GeoFiles::read`], but those that are in force already are not read again. The calling thread goes
-    /// on with its other tasks meanwhile.
+    /// As [`GeoFiles::read`], but those that are in force already are not read again. The calling thread continues
+    /// with its other tasks meanwhile.
     ///
     /// # Errors
     /// Returns an error if one of them cannot be used.
@@ -130,7 +130,7 @@ impl GeoFiles {
                 }
                 Err(reason) => {
                     let (path, kept) = (file.path.display(), file.database.describe());
-                    tracing::error!(%path, reason, kept, "geoip: a database has changed and cannot be used");
+                    tracing::error!(%path, reason, kept, "geoip: a changed database is invalid; the old one stays in use");
                 }
             }
         }
@@ -140,7 +140,7 @@ impl GeoFiles {
 
 fn tell(path: &Path, database: &Database) {
     let (path, database) = (path.display(), database.describe());
-    tracing::info!(%path, database, "geoip: a database was read");
+    tracing::info!(%path, database, "geoip: read a database");
 }
 
 fn load(path: &Path, bytes_max: u64) -> Result<Arc<Database>, String> {
@@ -150,7 +150,7 @@ fn load(path: &Path, bytes_max: u64) -> Result<Arc<Database>, String> {
     let read = file.take(bytes_max.saturating_add(1)).read_to_end(&mut content);
     read.map_err(|error| error.to_string())?;
     if content.len() as u64 > bytes_max {
-        return Err(format!("it is larger than `geoip.database_bytes`, {bytes_max}"));
+        return Err(format!("it is larger than {bytes_max} bytes (`geoip.database_bytes`)"));
     }
     Database::parse(content).map(Arc::new)
 }
@@ -226,8 +226,8 @@ mod tests {
         };
         check(1024, "No such file");
         std::fs::write(&path, "nothing of the kind").unwrap();
-        check(1024, "it is no sound MaxMind database");
+        check(1024, "it is not a valid MaxMind database");
         std::fs::write(&path, country("DE")).unwrap();
-        check(64, "it is larger than `geoip.database_bytes`, 64");
+        check(64, "it is larger than 64 bytes (`geoip.database_bytes`)");
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use sigma_config::health_file as settings;
 use sigma_discovery::kept_file;
-use sigma_upstream::health::Kept;
+use sigma_upstream::health::StoredHealth;
 
 use super::publisher::Publisher;
 
@@ -38,7 +38,7 @@ struct Document {
     /// In Unix milliseconds.
     written_ms: u64,
     #[serde(flatten)]
-    kept: Kept,
+    kept: StoredHealth,
 }
 
 impl HealthFile {
@@ -50,19 +50,19 @@ impl HealthFile {
 
     /// Returns the content of the file; nothing if it is missing. It blocks, and is for a start: no request
     /// is served yet, and another thread would only be waited for.
-    pub(crate) fn read(&self) -> Kept {
+    pub(crate) fn read(&self) -> StoredHealth {
         match read_file(&self.path) {
             Ok(document) => document.map(|document| self.believed(document, unix_ms())).unwrap_or_default(),
             Err(error) => {
                 let path = self.path.display();
-                tracing::warn!(%path, %error, "cannot read the stored health of nodes: all count as healthy; delete the file if it is damaged");
-                Kept::default()
+                tracing::warn!(%path, %error, "cannot read the stored health of nodes: all count as healthy; delete the file if the key is damaged");
+                StoredHealth::default()
             }
         }
     }
 
     /// Returns the trusted part of a file at `now_ms`.
-    fn believed(&self, document: Document, now_ms: u64) -> Kept {
+    fn believed(&self, document: Document, now_ms: u64) -> StoredHealth {
         let age = Duration::from_millis(now_ms.saturating_sub(document.written_ms));
         if age <= self.max_age {
             return document.kept;
@@ -70,13 +70,13 @@ impl HealthFile {
         if !document.kept.nodes.is_empty() {
             tracing::warn!(age_s = age.as_secs(), "the stored health of nodes is too old");
         }
-        Kept { states: document.kept.states, ..Kept::default() }
+        StoredHealth { states: document.kept.states, ..StoredHealth::default() }
     }
 
     /// Keeps the file up to date until the process ends.
     pub(crate) async fn keep(self, publisher: Arc<Publisher>) {
         let (began, mut written, mut seen) = (Instant::now(), Instant::now(), None);
-        let (mut last, mut fails, mut is_old) = (Kept::default(), false, false);
+        let (mut last, mut fails, mut is_old) = (StoredHealth::default(), false, false);
         loop {
             tokio::time::sleep(LOOK).await;
             let is_due = written.elapsed() >= self.max_age / TIMES;
@@ -93,7 +93,7 @@ impl HealthFile {
                 endpoints.kept_health()
             };
             let is_same = kept == last;
-            if is_same && (kept == Kept::default() || !is_due) {
+            if is_same && (kept == StoredHealth::default() || !is_due) {
                 continue;
             }
             written = Instant::now();
@@ -112,7 +112,7 @@ impl HealthFile {
     /// Writes the present state, for the next process.
     pub(crate) async fn write_last(&self, publisher: &Publisher) {
         let kept = publisher.state().endpoints.kept_health();
-        if kept == Kept::default() && !self.path.exists() {
+        if kept == StoredHealth::default() && !self.path.exists() {
             return;
         }
         if let Err(error) = self.write_aside(kept).await {
@@ -120,7 +120,7 @@ impl HealthFile {
         }
     }
 
-    async fn write_aside(&self, kept: Kept) -> io::Result<()> {
+    async fn write_aside(&self, kept: StoredHealth) -> io::Result<()> {
         let (path, document) =
             (self.path.clone(), Document { version: VERSION, written_ms: unix_ms(), kept });
         let written =
@@ -140,7 +140,10 @@ fn read_file(path: &Path) -> io::Result<Option<Document>> {
     let Some(text) = kept_file::read(path, FILE_MAX)? else { return Ok(None) };
     let document: Document = serde_json::from_slice(&text)?;
     if document.version != VERSION {
-        return Err(io::Error::other(format!("its layout is {}, not {VERSION}", document.version)));
+        return Err(io::Error::other(format!(
+            "the file has format version {}; expected {VERSION}",
+            document.version
+        )));
     }
     Ok(Some(document))
 }
@@ -155,7 +158,7 @@ mod tests {
         HealthFile { path, max_age: Duration::from_secs(60) }
     }
 
-    fn kept() -> Kept {
+    fn kept() -> StoredHealth {
         let node = KeptNode {
             host: "h".to_owned(),
             port: 80,
@@ -164,7 +167,7 @@ mod tests {
             ejections: None,
         };
         let state = [("h:80".to_owned(), NodeState::Drain)].into();
-        Kept {
+        StoredHealth {
             nodes: [("upstreams/1".to_owned(), vec![node])].into(),
             states: [("upstreams/1".to_owned(), state)].into(),
         }
@@ -174,17 +177,17 @@ mod tests {
     async fn written_health_is_read_and_a_damaged_file_is_empty() {
         let dir = tempfile::tempdir().expect("a folder");
         let file = file(dir.path().join("a/health.json"));
-        assert_eq!(file.read(), Kept::default());
+        assert_eq!(file.read(), StoredHealth::default());
         file.write_aside(kept()).await.expect("written");
         assert_eq!(file.read(), kept());
         for damaged in ["", "{}", r#"{"version":2,"written_ms":1}"#, "\u{0}", "[]"] {
             std::fs::write(&file.path, damaged).expect("a file");
-            assert_eq!(file.read(), Kept::default(), "{damaged:?}");
+            assert_eq!(file.read(), StoredHealth::default(), "{damaged:?}");
         }
         std::fs::write(&file.path, r#"{"version":1,"written_ms":1}"#).expect("a file");
-        assert_eq!(file.read(), Kept::default());
+        assert_eq!(file.read(), StoredHealth::default());
         let nowhere = HealthFile { path: dir.path().to_owned(), ..file };
-        assert_eq!(nowhere.read(), Kept::default());
+        assert_eq!(nowhere.read(), StoredHealth::default());
     }
 
     #[test]

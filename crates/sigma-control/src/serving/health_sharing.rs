@@ -1,5 +1,5 @@
-//! Shared health of nodes between gateways on one etcd: each writes its findings under a key of its own,
-//! which goes with its lease, and heeds the others' findings.
+//! Shared health of nodes between gateways on one etcd: each writes its findings under its own key, which goes with
+//! its lease, and heeds the others' findings.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -93,7 +93,7 @@ impl HealthSharing {
     /// Takes back what this process has said, as it ends.
     pub(crate) async fn leave(&self) {
         self.task.abort();
-        // Without an answer the lease ends it.
+        // Without a response the lease ends it.
         let _ = tokio::time::timeout(LOOK, self.peers.write(&Findings::default())).await;
     }
 }
@@ -120,7 +120,7 @@ impl Peers {
                 Ok(()) => (told, fails) = (findings, false),
                 Err(error) if !fails => {
                     fails = true;
-                    tracing::warn!(%error, "cannot tell other gateways of nodes; see `health_sharing`");
+                    tracing::warn!(%error, "cannot share the health of nodes; check `health_sharing`");
                 }
                 Err(_) => {}
             }
@@ -207,7 +207,7 @@ impl Heard {
         let findings = match serde_json::from_slice(&record.value) {
             Ok(findings) => Some(Arc::new(findings)),
             Err(error) => {
-                tracing::warn!(key = record.key, %error, "another gateway says of nodes what cannot be read");
+                tracing::warn!(key = record.key, %error, "the node health that another gateway shares is unreadable");
                 None
             }
         };
@@ -300,7 +300,7 @@ mod tests {
         let all = Contents { revision: 20, records: vec![record("f", 16, r#"{"upstreams":{}}"#)] };
         heard.hear(&Event::Reloaded(all), OWN);
         assert_eq!(names(&heard), ["f"]);
-        // A list that was asked for before comes too late to count.
+        // A list that was requested before comes too late to count.
         heard.catch_up(&[record("g", 3, r#"{"upstreams":{}}"#)], OWN);
         assert_eq!(names(&heard), ["f"]);
         heard.hear(&Event::Regained { revision: 21 }, OWN);

@@ -1,8 +1,8 @@
 //! Queries to responders about certificates of clients (OCSP), for the handshakes that wait for it.
 //!
-//! Each certificate has one task, which queries at its first connection, and again before an answer expires,
-//! as long as it is in use. A responder that is away leaves the last answer in force until that is over. The
-//! settings of the ssl decide then; a revoked certificate stays revoked.
+//! Each certificate has one task, which queries at its first connection, and again before a response expires, as long
+//! as it is in use. A responder that is away leaves the last response in force until that has ended. The settings of
+//! the ssl decide then; a revoked certificate stays revoked.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -18,9 +18,9 @@ use super::published::{Request, shown};
 
 /// Questions that wait; more of them count as not answered.
 const QUEUE: usize = 1_024;
-/// Responders that are asked at the same time.
+/// Responders that are queried at the same time.
 const AT_ONCE: usize = 64;
-/// No responder is asked about one certificate more often than this while its answers are good, in seconds.
+/// No responder is queried about one certificate more often than this while its responses are good, in seconds.
 const ASK_MIN_S: i64 = 5;
 /// The longest pause after failures, in seconds.
 const RETRY_MAX_S: i64 = 300;
@@ -84,7 +84,7 @@ struct Shared {
     ocsp: SslOcsp,
     inquiries: Weak<Inquiries>,
     places: Semaphore,
-    /// The last answer could not be used; it is said once.
+    /// The last response could not be used; it is said once.
     fails: AtomicBool,
 }
 
@@ -92,9 +92,9 @@ struct Shared {
 struct One {
     shared: Arc<Shared>,
     inquiry: Arc<Inquiry>,
-    /// When the newest answer was made; an older one is a recording.
+    /// When the newest response was made; an older one is a recording.
     last_update: i64,
-    /// When the last answer expires; None without an answer.
+    /// When the last response expires; None without a response.
     ends: Option<i64>,
     failures: u32,
 }
@@ -117,7 +117,7 @@ impl One {
     }
 
     async fn ask(&mut self) -> Result<(RevocationStatus, i64), String> {
-        let (ocsp, question) = (&self.shared.ocsp, self.inquiry.question());
+        let (ocsp, question) = (&self.shared.ocsp, self.inquiry.query());
         let url = ocsp.responder.as_deref().or(question.responder());
         let url = url.ok_or("the certificate names no responder, and `client.ocsp.responder` is not set")?;
         // It is never closed.
@@ -132,9 +132,9 @@ impl One {
         let der = request.ask().await.map_err(failed)?;
         let now = unix_seconds();
         let answer =
-            question.answer(&der, now, Signer::Verified).map_err(|error| failed(error.to_string()))?;
+            question.verify(&der, now, Signer::Verified).map_err(|error| failed(error.to_string()))?;
         if answer.this_update < self.last_update {
-            return Err(failed("the answer is older than the one before".to_owned()));
+            return Err(failed("the OCSP response is older than the previous one".to_owned()));
         }
         self.last_update = answer.this_update;
         let longest = now.saturating_add(ocsp.cache_ttl.into());
@@ -151,7 +151,7 @@ impl One {
         match asked {
             Ok((status, ends)) => {
                 if self.shared.fails.swap(false, Ordering::AcqRel) {
-                    tracing::warn!("certificates of clients are answered for again");
+                    tracing::warn!("OCSP responses for client certificates are available again");
                 }
                 (self.ends, self.failures) = (Some(ends), 0);
                 let standing = match status {
@@ -164,7 +164,7 @@ impl One {
                 self.failures = self.failures.saturating_add(1);
                 if !self.shared.fails.swap(true, Ordering::AcqRel) {
                     tracing::error!(
-                        "it cannot be found out whether certificates of clients were revoked, `client.ocsp.when_missing` counts: {fault}"
+                        "cannot check whether client certificates are revoked; `client.ocsp.when_missing` applies: {fault}"
                     );
                 }
                 let left = self.ends.map(|ends| ends.saturating_sub(now)).filter(|left| *left > 0);
@@ -174,14 +174,14 @@ impl One {
                     _ => Standing::Unavailable,
                 };
                 let pause = backoff(self.shared.ocsp.retry_s.into(), self.failures, chance);
-                // An expired answer does not count until the next query.
+                // An expired response does not count until the next query.
                 (standing, left.map_or(pause, |left| pause.min(left)))
             }
         }
     }
 }
 
-/// Returns seconds until a responder is queried again whose answer `ends`: when half of its time is over, and
+/// Returns seconds until a responder is queried again whose response `ends`: when half of its time has ended, and
 /// after `ttl` at the latest. Chance is between 0 and 1.
 fn until_next(now: i64, ends: i64, ttl: i64, chance: f64) -> i64 {
     let half = ends.saturating_sub(now) / 2;

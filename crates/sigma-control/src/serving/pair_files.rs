@@ -79,8 +79,8 @@ impl PairFiles {
         Ok(pair)
     }
 
-    /// Whether files are in another state than when they were read, and in the same as when this was asked before: the
-    /// writer has finished. To be asked at intervals.
+    /// Whether files are in another state than when they were read, and in the same as when this was queried before:
+    /// the writer has finished. To be asked at intervals.
     pub(crate) fn have_changed(&mut self) -> bool {
         let mut have_changed = self.is_pending;
         for (names, file) in &mut self.files {
@@ -91,8 +91,8 @@ impl PairFiles {
         have_changed
     }
 
-    /// Reads the files that have changed; tells whether there is a new pair. The error log names files that cannot be
-    /// used, once for each change. Blocks.
+    /// Reads the files that have changed; reports whether there is a new pair. The error log names files that cannot
+    /// be used, once for each change. Blocks.
     pub(crate) fn refresh(&mut self) -> bool {
         let mut is_new = std::mem::take(&mut self.is_pending);
         for (names, file) in &mut self.files {
@@ -129,14 +129,14 @@ impl File {
             Ok((digest, _)) if digest == self.digest => false,
             Ok((digest, pair)) => {
                 (self.digest, self.pair) = (digest, pair);
-                tracing::info!(cert = %names.cert.display(), "a certificate was read again");
+                tracing::info!(cert = %names.cert.display(), "read a changed certificate");
                 true
             }
             Err(reason) => {
                 if has_changed {
                     tracing::error!(
                         reason,
-                        "the files of a certificate have changed and cannot be used; the last good pair stays"
+                        "the changed files of a certificate are invalid; the last valid pair stays in use"
                     );
                 }
                 false
@@ -191,7 +191,7 @@ fn text(path: &Path) -> Result<String, String> {
     // One byte more shows that there is more.
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut content).map_err(|error| failed(&error))?;
     if content.len() as u64 > FILE_BYTES_MAX {
-        return Err(failed(&format_args!("it has more than {FILE_BYTES_MAX} bytes")));
+        return Err(failed(&format_args!("it is larger than {FILE_BYTES_MAX} bytes")));
     }
     String::from_utf8(content).map_err(|_| failed(&"it is not PEM"))
 }
@@ -316,7 +316,7 @@ mod tests {
         let check = |cert: &str, key: Option<&str>, file: &str, reason: &str| {
             let key = key.map(|key| folder.path(key));
             let Err(error) = PairFiles::default().pair(&folder.path(cert), key.as_deref(), &none()) else {
-                panic!("{cert} is no pair")
+                panic!("{cert} is not a pair")
             };
             let file = folder.path(file).display().to_string();
             assert!(error.contains(&file) && error.contains(reason), "{error}");

@@ -36,7 +36,7 @@ impl AllPlugins {
     pub(crate) fn with_files(self, settings: &PluginFiles) -> Result<AllPlugins, Vec<Problem>> {
         let Some(search) = search(settings, &self.built_in) else { return Ok(self) };
         let Some(scripts) = self.roster.scripts() else {
-            let message = "`lua.path` is set, and this build has no Lua engine";
+            let message = "`lua.path` is set, but this build has no Lua engine";
             return Err(vec![Problem::new("lua.path", "no_engine", message)]);
         };
         let files = scripts.files(&search);

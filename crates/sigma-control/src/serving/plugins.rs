@@ -63,7 +63,7 @@ impl Plugins {
     }
 }
 
-/// The settings of plugins for the process: `plugin_attr`, and those with a key of their own.
+/// The settings of plugins for the process: `plugin_attr`, and those with their own key.
 fn attributes(settings: &Settings) -> serde_json::Map<String, serde_json::Value> {
     let mut attributes = settings.plugin_attr.clone();
     if let Some(runner) = settings.ext_plugin.as_ref().and_then(|runner| serde_json::to_value(runner).ok()) {

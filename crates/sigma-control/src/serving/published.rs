@@ -35,7 +35,7 @@ impl Folder {
             Ok(found) => found,
             Err(error) => {
                 let path = path.display();
-                tracing::warn!(%path, %error, "cannot read a stored response of an authority; see tls.storage");
+                tracing::warn!(%path, %error, "cannot read a stored OCSP response or revocation list; check tls.storage");
                 None
             }
         }
@@ -47,7 +47,7 @@ impl Folder {
         let shown = path.display().to_string();
         let written = tokio::task::spawn_blocking(move || kept_file::write(&path, &content)).await;
         if let Err(error) = written.unwrap_or_else(|error| Err(std::io::Error::other(error))) {
-            tracing::warn!(path = shown, %error, "cannot write an authority's response for the next start; see tls.storage");
+            tracing::warn!(path = shown, %error, "cannot store an OCSP response or revocation list; check tls.storage");
         }
     }
 
@@ -70,7 +70,7 @@ impl Folder {
     }
 }
 
-/// One question, and the bounds of its answer.
+/// One question, and the bounds of its response.
 pub(crate) struct Request<'r> {
     pub(crate) url: &'r str,
     /// A body with its media type; None to get.
@@ -80,7 +80,7 @@ pub(crate) struct Request<'r> {
 }
 
 impl Request<'_> {
-    /// The body of the answer.
+    /// The body of the response.
     pub(crate) async fn ask(self) -> Result<Vec<u8>, String> {
         static CLIENT: OnceLock<Result<reqwest::Client, String>> = OnceLock::new();
         let build = || {
@@ -92,7 +92,7 @@ impl Request<'_> {
             client.build().map_err(|error| format!("no HTTP client: {error}"))
         };
         let client = CLIENT.get_or_init(build).as_ref().map_err(String::clone)?;
-        let failed = |error: reqwest::Error| format!("the URL cannot be asked: {}", innermost(&error));
+        let failed = |error: reqwest::Error| format!("cannot request the URL: {}", innermost(&error));
         let request = match self.body {
             None => client.get(self.url),
             Some((kind, body)) => {
@@ -101,12 +101,12 @@ impl Request<'_> {
         };
         let mut answer = request.timeout(self.timeout).send().await.map_err(failed)?;
         if answer.status() != reqwest::StatusCode::OK {
-            return Err(format!("the URL answers {}", answer.status().as_u16()));
+            return Err(format!("the URL responds with {}", answer.status().as_u16()));
         }
         let mut bytes = Vec::new();
         while let Some(part) = answer.chunk().await.map_err(failed)? {
             if bytes.len() + part.len() > self.max_bytes {
-                return Err(format!("the answer is larger than `max_bytes`, {}", self.max_bytes));
+                return Err(format!("the response is larger than `max_bytes`, {}", self.max_bytes));
             }
             bytes.extend_from_slice(&part);
         }

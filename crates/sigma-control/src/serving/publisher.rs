@@ -46,7 +46,7 @@ pub(crate) struct State {
     pub(crate) endpoints: Endpoints,
     /// The store's revision that is in force.
     pub(crate) published: u64,
-    /// The snapshot in force; None before the start is over.
+    /// The snapshot in force; None before the start has ended.
     pub(crate) snapshot: Option<Arc<Snapshot>>,
     compiler: Compiler,
     revealed: Revealed,
@@ -107,8 +107,8 @@ impl Publisher {
 
     /// Locks and returns the state. To be held for a moment: everything else waits for it.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        // All who lock it are tasks of one thread. A panic in between ends its task, and the state that it
-        // has left is still the best answer to a query.
+        // All who lock it are tasks of one thread. A panic in between ends its task, and the state that it has left is
+        // still the best response to a query.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -196,7 +196,7 @@ impl Publisher {
         self.compile_change(holders).await
     }
 
-    /// Asks for all secrets after a pause, so that [`Publisher::refresh`] need not wait for any.
+    /// Requests all secrets after a pause, so that [`Publisher::refresh`] need not wait for any.
     pub(crate) fn look_ahead(&self, pause: Duration) -> impl Future<Output = ()> + use<> {
         let (secrets, wanted) = (self.secrets.clone(), self.state().references.all());
         async move {
@@ -215,7 +215,7 @@ impl Publisher {
         if holders.is_empty() {
             return None;
         }
-        tracing::info!(resources = holders.len(), "secrets have changed at their manager");
+        tracing::info!(resources = holders.len(), "secrets changed in their secret manager");
         self.compile_change(holders).await
     }
 
@@ -352,7 +352,7 @@ impl State {
                 match holders.iter().position(|holder| *holder == key) {
                     Some(place) => {
                         holders.swap_remove(place);
-                        tracing::error!(%key, reason, "a new secret cannot be used, the last one stays");
+                        tracing::error!(%key, reason, "a new secret is invalid; the last one stays in use");
                     }
                     // Its references stay known: it is tried again when one of them changes.
                     None => desired.revert(&key, reason, batch),

@@ -25,7 +25,7 @@ const FOLDER: &str = "data_plane/purges/";
 /// For how long an order can be read.
 const TTL: Duration = Duration::from_secs(600);
 
-/// How long the removal of purged answers from disks is awaited: one that hangs delays nothing else.
+/// How long the removal of purged responses from disks is awaited: one that hangs delays nothing else.
 const ERASING: Duration = Duration::from_secs(10);
 
 /// The pause before orders are read again that could not be.
@@ -43,13 +43,13 @@ pub(crate) struct PurgeOrder {
     zone: Option<String>,
     /// Everything.
     all: bool,
-    /// Answers to requests for these.
+    /// Responses to requests for these.
     urls: Vec<String>,
-    /// Answers to requests for URLs with these prefixes.
+    /// Responses to requests for URLs with these prefixes.
     prefixes: Vec<String>,
-    /// Answers with one of these tags of their node.
+    /// Responds with one of these tags of their node.
     tags: Vec<String>,
-    /// Answers with keys whose last parts have these values.
+    /// Responds with keys whose last parts have these values.
     keys: Vec<Vec<String>>,
 }
 
@@ -66,18 +66,18 @@ impl PurgeOrder {
             ("keys", self.keys.len()),
         ];
         if let Some((name, _)) = lists.iter().find(|(_, length)| *length > ENTRIES_MAX) {
-            return Err(format!("{name} has more than {ENTRIES_MAX} entries: send several orders"));
+            return Err(format!("{name} has more than {ENTRIES_MAX} entries: send several purges"));
         }
         if !self.all && lists.iter().all(|(_, length)| *length == 0) {
             return Err(
-                "nothing is named: give `urls`, `prefixes`, `tags`, `keys`, or `all`: true".to_owned()
+                "the purge is empty: set `urls`, `prefixes`, `tags` or `keys`, or `all`: true".to_owned()
             );
         }
         if self.tags.iter().any(|tag| tag.is_empty() || tag.contains([' ', '\t', ','])) {
-            return Err("a tag is a word: these fields of nodes part tags by spaces and commas".to_owned());
+            return Err("a tag may not contain spaces or commas".to_owned());
         }
         if self.keys.iter().any(Vec::is_empty) {
-            return Err("a key is the list of the values of its last parts, and has one at least".to_owned());
+            return Err("a key is a list of the values of its last parts, with at least one value".to_owned());
         }
         let each = |urls: &[String], path: Path| {
             urls.iter().map(|url| resource(url, path)).collect::<Result<Vec<_>, _>>()
@@ -96,14 +96,14 @@ impl PurgeOrder {
 /// How a path is read.
 type Path = fn(&[u8]) -> Vec<u8>;
 
-/// Parses a URL, with or without scheme and port, into the form of answers' requests: with the path in its
-/// normal form, for any spelling of clients.
+/// Parses a URL, with or without scheme and port, into the form of responses' requests: with the path in its normal
+/// form, for any spelling of clients.
 fn resource(url: &str, path_of: Path) -> Result<Box<[u8]>, String> {
     let named = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://")).unwrap_or(url);
     let (authority, rest) = named.split_at(named.find('/').unwrap_or(named.len()));
     let host = host_name(authority.as_bytes());
     if host.is_empty() || rest.contains('#') || named.bytes().any(|b| b <= b' ' || b == 0x7f) {
-        return Err(format!("{url:?} is no URL: write host and path, such as shop.example/a?b=c"));
+        return Err(format!("{url:?} is not a URL: write host and path, such as shop.example/a?b=c"));
     }
     let rest = if rest.is_empty() { "/" } else { rest };
     let (path, query) = rest.split_at(rest.find('?').unwrap_or(rest.len()));
@@ -126,14 +126,14 @@ pub(crate) enum PurgeError {
     #[error("{0}")]
     Unclear(String),
     /// This gateway has purged; the others were not notified.
-    #[error("this gateway has purged it, but cannot notify the others: {0}; order it again")]
+    #[error("this gateway has purged it, but cannot notify the others: {0}; repeat the purge")]
     Alone(#[from] StoreError),
 }
 
 /// The result of an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Purged {
-    /// How many answers this gateway has forgotten.
+    /// How many responses this gateway has forgotten.
     pub(crate) forgotten: usize,
     /// The other gateways of the store hear of it.
     pub(crate) is_told: bool,
@@ -208,21 +208,21 @@ impl Purges {
             match store.list(FOLDER).await {
                 Ok(records) => return records.iter().filter_map(|record| self.meant_by(record)).collect(),
                 Err(error) => {
-                    tracing::debug!(%error, "purging the disk caches waits for the orders in the store")
+                    tracing::debug!(%error, "the purge of the disk caches waits for the purges in the store")
                 }
             }
             tokio::time::sleep(AGAIN).await;
         }
     }
 
-    /// Purges by orders, in parallel with everything else; returns the number of removed answers. When it
-    /// returns, none of these answers is on a disk.
+    /// Purges by orders, in parallel with everything else; returns the number of removed responses. When it returns,
+    /// none of these answers is on a disk.
     async fn forget(self: Arc<Self>, orders: Vec<Purge>) -> usize {
         let walking = self.walking.lock().await;
         let zones = Arc::clone(&self.zones);
         let walk = move || orders.iter().map(|order| zones.purge(order)).collect::<Vec<_>>();
         let walked = tokio::task::spawn_blocking(walk).await.unwrap_or_else(|error| {
-            tracing::error!(%error, "an order to purge was not carried out to its end");
+            tracing::error!(%error, "a purge was not completed");
             Vec::new()
         });
         drop(walking);
@@ -233,7 +233,7 @@ impl Purges {
             }
         };
         if tokio::time::timeout(ERASING, erased).await.is_err() {
-            tracing::warn!("purged answers are still on a disk that is too slow");
+            tracing::warn!("purged responses are still on a disk that is too slow");
         }
         forgotten
     }
@@ -262,8 +262,8 @@ impl Purges {
         Ok(Purged { forgotten, is_told: true })
     }
 
-    /// An unknown zone is a mistake: the answers to purge would stay. Orders of other gateways are not
-    /// checked, as they may have other zones.
+    /// An unknown zone is a mistake: the responses to purge would stay. Orders of other gateways are not checked, as
+    /// they may have other zones.
     fn check_zone(&self, order: &PurgeOrder) -> Result<(), String> {
         let Some(zone) = order.zone.as_deref().filter(|zone| !zone.is_empty()) else { return Ok(()) };
         // The zones that the configuration has named since the start, in order.
@@ -339,11 +339,7 @@ impl Purges {
         }
         let order = serde_json::from_slice::<PurgeOrder>(&record.value).map_err(|error| error.to_string());
         let purge = order.and_then(|order| order.meant()).unwrap_or_else(|error| {
-            tracing::warn!(
-                key = record.key,
-                error,
-                "an order to purge cannot be read: all caches start empty"
-            );
+            tracing::warn!(key = record.key, error, "a stored purge is unreadable: all caches start empty");
             Purge::everything()
         });
         Some(purge)
@@ -379,13 +375,13 @@ mod tests {
         assert_eq!((&meant.prefixes[..], meant.all), (&[b"shop.example/a"[..].into()][..], false));
         assert_eq!(*meant.keys[0], *b"h\x01\0\0\0\0\0\0\0/a\x02\0\0\0\0\0\0\0");
         let refused = |value| order(value).meant().unwrap_err();
-        assert!(refused(json!({})).starts_with("nothing is named"));
-        assert!(refused(json!({"zone": "z"})).starts_with("nothing is named"));
+        assert!(refused(json!({})).starts_with("the purge is empty"));
+        assert!(refused(json!({"zone": "z"})).starts_with("the purge is empty"));
         for url in ["", "/a", "http:///a", "shop.example/a b", "shop.example/a#b", ":80/a"] {
-            assert!(refused(json!({"urls": [url]})).contains("is no URL"), "{url}");
-            assert!(refused(json!({"prefixes": [url]})).contains("is no URL"), "{url}");
+            assert!(refused(json!({"urls": [url]})).contains("is not a URL"), "{url}");
+            assert!(refused(json!({"prefixes": [url]})).contains("is not a URL"), "{url}");
         }
-        assert!(refused(json!({"tags": ["a,b"]})).starts_with("a tag is a word"));
+        assert!(refused(json!({"tags": ["a,b"]})).starts_with("a tag may not contain spaces"));
         assert!(refused(json!({"keys": [[]]})).starts_with("a key is"));
         assert!(refused(json!({"tags": vec!["a"; ENTRIES_MAX + 1]})).contains("more than 1000"));
         assert!(serde_json::from_value::<PurgeOrder>(json!({"everything": true})).is_err());

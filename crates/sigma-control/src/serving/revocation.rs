@@ -22,7 +22,7 @@ use super::published::{Folder, Request, shown};
 const LOOK: Duration = Duration::from_secs(1);
 /// The time for one list of a URL.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
-/// When a URL that did not answer is asked again; its interval, if that is shorter.
+/// When a URL that did not respond is queried again; its interval, if that is shorter.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 /// A list is fetched so long before it runs out: two attempts, and some time of the clock.
 const AHEAD_S: i64 = 120;
@@ -70,7 +70,7 @@ impl Revocations {
         let sources = origin.crl.files.len() + origin.crl.urls.len();
         let kept = Mutex::new(vec![Vec::new(); sources]);
         let folder = self.folder.clone();
-        let known = Arc::new(Known { origin, kept, folder, lists: Arc::downgrade(&lists) });
+        let known = Arc::new(ListContents { origin, kept, folder, lists: Arc::downgrade(&lists) });
         let (files, urls) = (&known.origin.crl.files, &known.origin.crl.urls);
         for (slot, file) in files.iter().enumerate() {
             let mut source = Source::new(slot, file.clone());
@@ -91,7 +91,7 @@ impl Revocations {
 }
 
 /// The content of all sources of some lists.
-struct Known {
+struct ListContents {
     origin: Origin,
     /// By source.
     kept: Mutex<Vec<Vec<Arc<Crl>>>>,
@@ -99,7 +99,7 @@ struct Known {
     lists: Weak<RevocationLists>,
 }
 
-impl Known {
+impl ListContents {
     /// Puts the new content of a source into force.
     fn put(&self, slot: usize, lists: &[Arc<Crl>]) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,11 +132,11 @@ impl<P> Source<P> {
     }
 
     /// Takes a list that was read or fetched, if it can be used. Returns whether it changed.
-    fn take(&mut self, shown: &str, found: Result<Vec<Crl>, String>, known: &Known) -> bool {
+    fn take(&mut self, shown: &str, found: Result<Vec<Crl>, String>, known: &ListContents) -> bool {
         match found.and_then(|found| succeeded(&self.kept, found, unix_seconds())) {
             Ok(found) => {
                 if self.fault.take().is_some() {
-                    tracing::warn!(source = shown, "the list of revoked certificates is there again");
+                    tracing::warn!(source = shown, "the revocation list is available again");
                 }
                 let is_same = |(old, new): (&Arc<Crl>, &Arc<Crl>)| old.is_same(new);
                 let is_new = self.kept.len() != found.len() || !self.kept.iter().zip(&found).all(is_same);
@@ -150,7 +150,7 @@ impl<P> Source<P> {
             Err(fault) => {
                 if self.fault.as_ref() != Some(&fault) {
                     let kept = self.kept.len();
-                    tracing::error!(source = shown, kept, "no new list of revoked certificates: {fault}");
+                    tracing::error!(source = shown, kept, "cannot get a new revocation list: {fault}");
                     self.fault = Some(fault);
                 }
                 false
@@ -163,7 +163,7 @@ impl<P> Source<P> {
         if is_stale && !self.is_stale {
             tracing::error!(
                 source = shown,
-                "a list of revoked certificates is past its next update: `client.crl.when_stale` counts until there is a newer one"
+                "a revocation list has expired: `client.crl.when_stale` applies until there is a newer list"
             );
         }
         self.is_stale = is_stale;
@@ -175,10 +175,10 @@ impl<P> Source<P> {
 fn succeeded(kept: &[Arc<Crl>], found: Vec<Crl>, now: i64) -> Result<Vec<Arc<Crl>>, String> {
     for new in &found {
         if kept.iter().any(|old| new.is_of_the_same(old) && old.this_update() > new.this_update()) {
-            return Err("the list is older than the one before, which stays".to_owned());
+            return Err("the list is older than the previous one, which stays in use".to_owned());
         }
         if new.this_update() > now.saturating_add(FUTURE_S) {
-            return Err("the list was made in the future: look at the clocks".to_owned());
+            return Err("the list has a date in the future: check the clocks".to_owned());
         }
     }
     Ok(found.into_iter().map(Arc::new).collect())
@@ -189,14 +189,14 @@ fn succeeded(kept: &[Arc<Crl>], found: Vec<Crl>, now: i64) -> Result<Vec<Arc<Crl
 fn complete(kept: &[Arc<Crl>], found: Vec<Crl>) -> Result<Vec<Crl>, String> {
     match kept.iter().all(|old| found.iter().any(|new| new.is_of_the_same(old))) {
         true => Ok(found),
-        false => Err("the URL answers with the list of another authority than before".to_owned()),
+        false => Err("the URL returns the list of another authority than before".to_owned()),
     }
 }
 
 impl Source<PathBuf> {
     /// Reads the file if it is not the one that was read last. Blocks.
-    fn read_if_changed(&mut self, known: &Known) {
-        let stamp = FileStamp::read(&self.place).map_err(|error| format!("the file cannot be read: {error}"));
+    fn read_if_changed(&mut self, known: &ListContents) {
+        let stamp = FileStamp::read(&self.place).map_err(|error| format!("cannot read the file: {error}"));
         if self.seen.is_some() && self.seen == stamp.as_ref().ok().copied() {
             return;
         }
@@ -207,7 +207,7 @@ impl Source<PathBuf> {
     }
 
     /// Reads the file when it changes, until it is not in use any more.
-    async fn follow_file(mut self, known: Arc<Known>) {
+    async fn follow_file(mut self, known: Arc<ListContents>) {
         while known.is_used() {
             let shown = self.place.display().to_string();
             self.say_if_stale(&shown, unix_seconds());
@@ -233,7 +233,7 @@ impl Source<String> {
     }
 
     /// Reads its content from before the start. Blocks.
-    fn read_kept(&mut self, known: &Known) {
+    fn read_kept(&mut self, known: &ListContents) {
         let most = u64::from(known.origin.crl.max_bytes);
         let kept =
             known.folder.as_ref().and_then(|folder| folder.read(KIND, &self.name(&known.origin), most));
@@ -245,7 +245,7 @@ impl Source<String> {
     }
 
     /// Fetches the URL at its interval, until it is not in use any more.
-    async fn follow_url(mut self, known: Arc<Known>) {
+    async fn follow_url(mut self, known: Arc<ListContents>) {
         let interval = Duration::from_secs(known.origin.crl.interval.into());
         let (shown, mut due) = (shown(&self.place), Instant::now());
         while known.is_used() {
@@ -284,7 +284,7 @@ fn read(place: &Path, len: u64, origin: &Origin) -> Result<Vec<Crl>, String> {
     if len > u64::from(limit) {
         return Err(format!("the file is larger than `max_bytes`, {limit}"));
     }
-    let bytes = std::fs::read(place).map_err(|error| format!("the file cannot be read: {error}"))?;
+    let bytes = std::fs::read(place).map_err(|error| format!("cannot read the file: {error}"))?;
     Crl::parse(&bytes, &origin.authorities).map_err(|error| error.to_string())
 }
 

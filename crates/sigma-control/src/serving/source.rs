@@ -40,12 +40,12 @@ pub struct Source {
     /// The text of a configuration that is not in a file.
     text: Option<Arc<str>>,
     /// The state of the files when they were read last, for `--watch`. Copies share it.
-    seen: Arc<Mutex<Option<Seen>>>,
+    seen: Arc<Mutex<Option<SourceFiles>>>,
 }
 
 /// The files as they were read.
 #[derive(Debug, Clone)]
-struct Seen {
+struct SourceFiles {
     /// Taken before: a change during the reading is another state.
     stamps: Stamps,
     /// Of the texts; None if they could not be read.
@@ -100,7 +100,7 @@ pub enum LoadError {
 /// Returns the remedy for a file that cannot be read.
 fn remedy(error: &std::io::Error) -> &'static str {
     match error.kind() {
-        std::io::ErrorKind::NotFound => "; name your configuration with -c, or let `sigma init` write one",
+        std::io::ErrorKind::NotFound => "; name your configuration with -c, or create one with `sigma init`",
         _ => "",
     }
 }
@@ -113,7 +113,7 @@ pub(crate) fn listed(path: &Path, problems: &[Problem]) -> String {
 }
 
 impl Source {
-    /// A file of its own.
+    /// Its own file.
     pub fn file(path: impl Into<PathBuf>) -> Source {
         Source {
             path: path.into(),
@@ -161,8 +161,8 @@ impl Source {
         AllPlugins::built_in(built_in).with_files(&settings).map_err(|problems| self.invalid(problems))
     }
 
-    /// As [`Source::load`], with the plugins in files as they are now; the calling thread goes on with its other tasks
-    /// while files are read. `rosters` returns the plugins for the check.
+    /// As [`Source::load`], with the plugins in files as they are now; the calling thread continues with its other
+    /// tasks while files are read. `rosters` returns the plugins for the check.
     pub(crate) async fn load_aside<R>(
         &self,
         built_in: Vec<Arc<dyn Kind>>,
@@ -222,7 +222,8 @@ impl Source {
         let stamps = Stamps { own, ..self.stamps(&patterns) };
         let texts = file.and_then(|file| self.texts_beside(file, &patterns));
         let hash = texts.as_ref().ok().map(Texts::hash_of);
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(Seen { stamps, hash, patterns });
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(SourceFiles { stamps, hash, patterns });
         texts
     }
 
@@ -323,7 +324,8 @@ impl Source {
         // Once, when no further write can hide: a state in which a file was read while it was new.
         let hash = self.texts(&seen.patterns).ok().map(|texts| texts.hash_of());
         if hash == seen.hash {
-            *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(Seen { stamps: now, ..seen });
+            *self.seen.lock().unwrap_or_else(PoisonError::into_inner) =
+                Some(SourceFiles { stamps: now, ..seen });
         }
         hash != seen.hash
     }
@@ -450,7 +452,7 @@ mod tests {
         let (_folder, source) = written(OLD);
         let before = source.stamps(&[]);
         fs::write(&source.path, NEW).unwrap();
-        *source.seen.lock().unwrap() = Some(Seen { stamps: before, hash: None, patterns: Vec::new() });
+        *source.seen.lock().unwrap() = Some(SourceFiles { stamps: before, hash: None, patterns: Vec::new() });
         assert!(source.has_changed());
     }
 
@@ -466,9 +468,9 @@ mod tests {
             let hash = Texts { file: text.to_owned(), companion, included }.hash_of();
             let Stamps { own, included } = source.stamps(&[]);
             let stamps = Stamps { own: own.map(|stamp| stamp.map(FileStamp::as_fresh)), included };
-            Seen { stamps, hash: Some(hash), patterns: Vec::new() }
+            SourceFiles { stamps, hash: Some(hash), patterns: Vec::new() }
         };
-        let is_fresh = |seen: &Seen| seen.stamps.own[0].unwrap().is_fresh();
+        let is_fresh = |seen: &SourceFiles| seen.stamps.own[0].unwrap().is_fresh();
         for (text, expected) in [(OLD, true), (NEW, false)] {
             let seen = fresh(text);
             assert!(is_fresh(&seen));

@@ -1,7 +1,6 @@
-//! OCSP answers for the gateway's certificates: fetched in time, verified, stapled, and kept for the next
-//! start.
+//! OCSP responses for the gateway's certificates: fetched in time, verified, stapled, and kept for the next start.
 //!
-//! A responder that is unreachable, or gives an unusable answer, leaves its last answer in force until that
+//! A responder that is unreachable, or gives an unusable response, leaves its last response in force until that
 //! expires. Nothing that is over is stapled, and nothing that says that a certificate was revoked.
 
 use std::collections::HashSet;
@@ -20,27 +19,27 @@ use super::published::{Folder, Request, shown};
 
 /// How often is looked whether something is due, or used no longer.
 const LOOK: Duration = Duration::from_secs(1);
-/// No responder is asked more often than this while its answers are good, in seconds.
+/// No responder is asked more often than this while its responses are good, in seconds.
 const ASK_MIN_S: i64 = 5;
 /// By how much moments differ at random, so that gateways do not ask together.
 const JITTER: f64 = 0.2;
-/// The kind of stored answers.
+/// The kind of stored responses.
 const KIND: &str = "ocsp";
 /// Messages that are logged once.
 const TOLD_MAX: usize = 4_096;
 
-/// The answers in use, by their purpose.
+/// The responses in use, by their purpose.
 #[derive(Default)]
 pub(crate) struct Staplings {
     runtime: Option<Handle>,
     folder: Option<Folder>,
-    used: Vec<(Wanted, Weak<Staple>)>,
+    used: Vec<(StapleUse, Weak<Staple>)>,
     told: HashSet<String>,
 }
 
-/// The purpose of an answer.
+/// The purpose of a response.
 #[derive(Clone, PartialEq)]
-struct Wanted {
+struct StapleUse {
     certificate: [u8; 32],
     own: SslStapling,
     settings: Stapling,
@@ -52,7 +51,7 @@ impl Staplings {
         Staplings { runtime: Some(runtime), folder, ..Staplings::default() }
     }
 
-    /// Returns the staple for the first certificate of a chain. A stored answer is stapled when this returns.
+    /// Returns the staple for the first certificate of a chain. A stored response is stapled when this returns.
     pub(crate) fn staple(
         &mut self,
         chain: &[CertificateDer<'static>],
@@ -63,7 +62,7 @@ impl Staplings {
         let own = wish.own.cloned().unwrap_or_else(by_settings);
         if !own.enabled {
             if must {
-                self.tell(wish.place, "this certificate has to be stapled and is not, so that clients may refuse it: set `ocsp_stapling`");
+                self.tell(wish.place, "this certificate requires stapling (must-staple), and clients may refuse it without: set `ocsp_stapling`");
             }
             return None;
         }
@@ -72,16 +71,16 @@ impl Staplings {
             // Without a setting for this one in particular, it is not stapled.
             _ if wish.own.is_none() && !must => return None,
             Ok(_) => {
-                self.tell(wish.place, "nothing is stapled to this certificate: it names no responder");
+                self.tell(wish.place, "cannot staple this certificate: it names no OCSP responder");
                 return None;
             }
             Err(error) => {
-                self.tell(wish.place, &format!("nothing is stapled to this certificate: {error}"));
+                self.tell(wish.place, &format!("cannot staple this certificate: {error}"));
                 return None;
             }
         };
         let runtime = self.runtime.clone()?;
-        let wanted = Wanted { certificate: question.identity(), own, settings: wish.settings.clone() };
+        let wanted = StapleUse { certificate: question.identity(), own, settings: wish.settings.clone() };
         self.used.retain(|(_, staple)| staple.strong_count() > 0);
         let known = self.used.iter().find(|(known, _)| *known == wanted);
         if let Some(staple) = known.and_then(|(_, staple)| staple.upgrade()) {
@@ -103,18 +102,18 @@ impl Staplings {
     }
 }
 
-/// The keeper of one answer.
+/// The keeper of one response.
 struct Follower {
     place: String,
     question: OcspQuestion,
-    wanted: Wanted,
-    /// Clients may refuse the certificate without an answer.
+    wanted: StapleUse,
+    /// Clients may refuse the certificate without a response.
     must: bool,
     folder: Option<Folder>,
     staple: Weak<Staple>,
-    /// When the newest answer was made; an older one is a recording.
+    /// When the newest response was made; an older one is a recording.
     last_update: i64,
-    /// When that which is stapled is over; None while nothing is.
+    /// When that which is stapled has ended; None while nothing is.
     ends: Option<i64>,
     failures: u32,
     /// The last problem; it is logged once.
@@ -125,7 +124,7 @@ impl Follower {
     fn new(
         place: String,
         question: OcspQuestion,
-        wanted: Wanted,
+        wanted: StapleUse,
         must: bool,
         folder: Option<Folder>,
         staple: Weak<Staple>,
@@ -134,33 +133,33 @@ impl Follower {
         Follower { place, question, wanted, must, folder, staple, last_update, ends, failures, fault }
     }
 
-    /// Staples the answer that an earlier process has fetched. Blocks.
+    /// Staples the response that an earlier process has fetched. Blocks.
     fn read_kept(&mut self) {
         let most = u64::from(self.wanted.settings.max_bytes);
         let kept = self.folder.as_ref().and_then(|folder| folder.read(KIND, &self.wanted.certificate, most));
         if let Some(der) = kept
             && let Err(reason) = self.take(&der, unix_seconds(), None)
         {
-            tracing::info!(resource = self.place, reason, "a kept answer is not stapled");
+            tracing::info!(resource = self.place, reason, "a stored OCSP response is not used");
         }
     }
 
-    /// Takes over an answer at `now`. One that says nothing of its end is good for a time from when it was
-    /// `fetched`, or made.
+    /// Takes over a response at `now`. One that says nothing of its end is good for a time from when it was `fetched`,
+    /// or made.
     fn take(&mut self, der: &[u8], now: i64, fetched: Option<i64>) -> Result<RevocationStatus, String> {
         let own = &self.wanted.own;
         let signer = if own.skip_verify { Signer::Anybody } else { Signer::Verified };
-        let answer = self.question.answer(der, now, signer).map_err(|error| error.to_string())?;
+        let answer = self.question.verify(der, now, signer).map_err(|error| error.to_string())?;
         if answer.this_update < self.last_update {
-            return Err("the answer is older than the one before".to_owned());
+            return Err("the OCSP response is older than the previous one".to_owned());
         }
         let since = fetched.unwrap_or(answer.this_update);
         let ends = answer.next_update.unwrap_or(since.saturating_add(own.cache_ttl.into()));
         if ends <= now {
-            return Err("the answer is too old".to_owned());
+            return Err("the OCSP response is too old".to_owned());
         }
         if answer.status == RevocationStatus::Unknown && !own.skip_verify {
-            return Err("the responder does not know this certificate".to_owned());
+            return Err("the OCSP responder does not know this certificate".to_owned());
         }
         self.last_update = answer.this_update;
         let Some(staple) = self.staple.upgrade() else { return Ok(answer.status) };
@@ -174,7 +173,7 @@ impl Follower {
         Ok(answer.status)
     }
 
-    /// Queries at the right times, until the answer is not in use any more.
+    /// Queries at the right times, until the response is not in use any more.
     async fn follow(mut self) {
         let first = self.ends.map_or(0, |ends| until_next(unix_seconds(), ends, ASK_MIN_S, fastrand::f64()));
         let mut due = Instant::now() + seconds(first);
@@ -212,19 +211,18 @@ impl Follower {
         Ok(status)
     }
 
-    /// Seconds until it is asked again.
+    /// Seconds until it is queried again.
     fn succeeded(&mut self, status: RevocationStatus) -> i64 {
         let place = &self.place;
         self.failures = 0;
         if self.ends.is_none() && status == RevocationStatus::Revoked {
-            let fault =
-                "its authority says that this certificate was revoked, replace it; nothing is stapled to it";
+            let fault = "this certificate is revoked, and the gateway no longer staples it: replace it";
             if self.fault.as_deref() != Some(fault) {
                 tracing::error!(resource = place, "{fault}");
                 self.fault = Some(fault.to_owned());
             }
         } else if self.fault.take().is_some() {
-            tracing::warn!(resource = place, "what its authority says is stapled to this certificate again");
+            tracing::warn!(resource = place, "this certificate is stapled again");
         }
         let (now, ttl) = (unix_seconds(), i64::from(self.wanted.own.cache_ttl));
         until_next(now, self.ends.unwrap_or(i64::MAX), ttl, fastrand::f64())
@@ -239,13 +237,13 @@ impl Follower {
                 tracing::error!(
                     resource = place,
                     responder = url,
-                    "nothing is stapled to this certificate, which has to be, so that clients may refuse it: {fault}"
+                    "cannot staple this certificate, which requires stapling (must-staple), so clients may refuse it: {fault}"
                 );
             } else {
                 tracing::warn!(
                     resource = place,
                     responder = url,
-                    "no new answer to staple to this certificate: {fault}"
+                    "cannot get a new OCSP response for this certificate: {fault}"
                 );
             }
             self.fault = Some(fault);
@@ -258,7 +256,7 @@ impl Follower {
             self.ends = None;
             tracing::error!(
                 resource = self.place,
-                "the last answer is over, and nothing is stapled to this certificate until there is another one"
+                "the last OCSP response has expired, and this certificate is not stapled until there is a new one"
             );
         }
     }
@@ -268,7 +266,7 @@ fn seconds(seconds: i64) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }
 
-/// Returns seconds until a responder is queried again whose answer `ends`: when half of its time is over, and
+/// Returns seconds until a responder is queried again whose response `ends`: when half of its time has ended, and
 /// after `ttl` at the latest. Chance is between 0 and 1.
 fn until_next(now: i64, ends: i64, ttl: i64, chance: f64) -> i64 {
     let half = ends.saturating_sub(now) / 2;
@@ -298,7 +296,7 @@ mod tests {
         check(8, 3_600, 0.0, 5);
         check(-8, 3_600, 0.0, 5);
         assert_eq!(until_next(1_000, i64::MAX, 60, 0.0), 60);
-        // However an answer runs out, it is asked for in time unless it is almost over.
+        // However a response runs out, it is requested in time unless it is almost over.
         for left in (20..100_000).step_by(7) {
             for chance in [0.0, 0.5, 0.999] {
                 let next = until_next(0, left, 3_600, chance);

@@ -79,7 +79,8 @@ impl TicketKeeper {
             TicketPlace::File => KeyStorage::File(tls.folder()?.join("ticket_keys")),
         };
         let period = Duration::from_secs(tls.ticket_rotation_s.into());
-        let keys = TicketKeys::given(period).map_err(|error| tracing::error!(%error, "no keys for tickets"));
+        let keys =
+            TicketKeys::given(period).map_err(|error| tracing::error!(%error, "no session ticket keys"));
         let keys = Arc::new(keys.ok()?);
         let seals = keyring.secrets().map(sealing_key).collect();
         let mut keeper = TicketKeeper { keys: Arc::clone(&keys), place, seals, period, fault: None };
@@ -103,11 +104,11 @@ impl TicketKeeper {
         match self.turn(now).await {
             Ok(()) => {
                 if self.fault.take().is_some() {
-                    tracing::warn!("keys of session tickets can be read and written again");
+                    tracing::warn!("session ticket keys are readable and writable again");
                 }
             }
             Err(fault) if self.fault.as_ref() != Some(&fault) => {
-                tracing::error!("keys of session tickets can be neither kept nor shared for now: {fault}");
+                tracing::error!("cannot store or share session ticket keys: {fault}");
                 self.fault = Some(fault);
             }
             Err(_) => {}
@@ -128,7 +129,7 @@ impl TicketKeeper {
             return self.renew(None, None, now).await;
         };
         let document = self.open(&text).ok_or(
-            "they were sealed by none of `data_encryption.keyring`, or are damaged; all gateways need the same keyring",
+            "no key of `data_encryption.keyring` decrypts them, or they are damaged; set the same keyring on all gateways",
         )?;
         let age = now.saturating_sub(document.made);
         let period = i64::try_from(self.period.as_secs()).unwrap_or(i64::MAX);
@@ -150,7 +151,7 @@ impl TicketKeeper {
         let fresh = STANDARD.encode(fresh.bytes());
         let keys = std::iter::once(fresh).chain(before.cloned()).collect();
         let document = Document { version: VERSION, made: now, keys };
-        let sealed = self.seal(&document).ok_or("there is no key in `data_encryption.keyring`")?;
+        let sealed = self.seal(&document).ok_or("`data_encryption.keyring` has no key")?;
         if self.place.write(sealed, revision, self.period * FORGOTTEN_AFTER).await? {
             return self.adopt(&document, 0).map(|()| true);
         }
@@ -192,7 +193,7 @@ fn sealing_key(secret: &[u8]) -> [u8; 32] {
     let made = hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(secret);
     let filled = made.expand(&[PURPOSE], hkdf::HKDF_SHA256).and_then(|made| made.fill(&mut key));
     // The length fits the algorithm, so that neither step can fail.
-    assert!(filled.is_ok(), "no key for sealing");
+    assert!(filled.is_ok(), "no key for encryption");
     key
 }
 

@@ -94,11 +94,11 @@ impl FileSource for Untouched<'_> {
     }
 
     fn read(&self, path: &Path) -> Result<Vec<u8>, String> {
-        Err(format!("{} cannot be read here", path.display()))
+        Err(format!("cannot read {} on this machine", path.display()))
     }
 
     fn pair(&mut self, cert: &Path, _: Option<&Path>, _: &KeyPassphrases) -> Result<Pair, String> {
-        Err(format!("{} cannot be read here", cert.display()))
+        Err(format!("cannot read {} on this machine", cert.display()))
     }
 
     fn revocation(&mut self, _: &SslCrl, _: &[CertificateDer<'static>]) -> Arc<RevocationLists> {

@@ -42,7 +42,7 @@ const MAGIC_BEFORE: &[u8; 8] = b"SIGCOPY1";
 /// A store in etcd with a copy of its records on local disk.
 ///
 /// The first [`Store::load`] falls back to the copy; everything else needs etcd. [`StoreStatus::copied`] is
-/// set from such a load until etcd is back, and the watch then begins with [`Event::Reloaded`].
+/// set from such a load until etcd is reachable again, and the watch then begins with [`Event::Reloaded`].
 pub struct Mirrored {
     etcd: Arc<Etcd>,
     file: CopyFile,
@@ -85,7 +85,7 @@ impl Mirrored {
             .name("sigma-copy".into())
             .spawn(move || Keeper::new(place).run(&events))
             .map_err(|error| {
-                StoreError::Unavailable(format!("the thread of the copy does not start: {error}"))
+                StoreError::Unavailable(format!("cannot start the thread of the local copy: {error}"))
             })?;
         Ok(Mirrored {
             etcd: Arc::new(etcd),
@@ -115,7 +115,7 @@ impl Mirrored {
                     match self.read_file().await {
                         Ok(Some(copy)) => self.compare(copy, &contents),
                         Ok(None) => {}
-                        Err(error) => tracing::warn!(%error, "nothing is known of the time before"),
+                        Err(error) => tracing::warn!(%error, "the changes before this are unknown"),
                     }
                     self.keep(CopyMessage::Event(Event::Reloaded(contents.clone())));
                     return Ok(contents);
@@ -176,7 +176,7 @@ impl Drop for Mirrored {
     /// Waits until the last change is in the copy, unless a watch is still open.
     fn drop(&mut self) {
         self.keeper = None;
-        // A watch has a sender of its own and may outlive the store.
+        // A watch has its own sender and may outlive the store.
         if let Some(thread) = self.thread.take().filter(|_| Arc::strong_count(&self.copied) == 1) {
             // It has printed a panic on stderr by itself.
             let _ = thread.join();
@@ -298,7 +298,7 @@ impl Keeper {
                 Ok(()) => complained = false,
                 Err(error) if !complained => {
                     let path = self.file.path.display();
-                    tracing::warn!(%error, %path, "the local copy of etcd cannot be written");
+                    tracing::warn!(%error, %path, "cannot write the local copy of etcd");
                     complained = true;
                 }
                 Err(_) => {}
@@ -451,9 +451,7 @@ impl CopyFile {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => {
                 let path = self.path.display();
-                return Err(StoreError::Unavailable(format!(
-                    "the local copy {path} cannot be read: {error}"
-                )));
+                return Err(StoreError::Unavailable(format!("cannot read the local copy {path}: {error}")));
             }
         };
         let body = whole.len().checked_sub(4).ok_or_else(|| self.damaged("it is too short"))?;
@@ -464,7 +462,7 @@ impl CopyFile {
         let (prefix, copy) = read.ok_or_else(|| self.damaged("another build wrote it"))?;
         if prefix != self.prefix {
             let path = self.path.display();
-            let text = format!("the local copy {path} is of `{prefix}`, not of `{}`", self.prefix);
+            let text = format!("the local copy {path} has the prefix `{prefix}`; expected `{}`", self.prefix);
             return Err(StoreError::Corrupt(text));
         }
         Ok(Some(copy))

@@ -1,8 +1,8 @@
 //! Tells the watchers of a store in this process what changed, each at its own pace.
 //!
-//! The writer never waits for a watcher: it appends to a history of bounded length, and each
-//! watcher has a task that reads from there. A watcher that falls behind the history, or that asks
-//! for a revision before it, is handed everything instead.
+//! The writer never waits for a watcher: it appends to a history of bounded length, and each watcher has a task that
+//! reads from there. A watcher that falls behind the history, or that requests a revision before it, is handed
+//! everything instead.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

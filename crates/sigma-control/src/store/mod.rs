@@ -265,7 +265,7 @@ pub trait Store: Send + Sync {
     /// over a restart.
     fn judged(&self, _revision: u64, _quarantined: &[String]) {}
 
-    /// Lets go of what only one process can have open. Reading goes on; writing is refused.
+    /// Lets go of what only one process can have open. Reading continues; writing is refused.
     fn release(&self) -> Pending<'_, ()> {
         Box::pin(std::future::ready(Ok(())))
     }
@@ -329,7 +329,7 @@ fn etcd_tls(tls: &StoreTls) -> Result<EtcdTls, StoreError> {
     {
         let path = path.display();
         return Err(StoreError::Unavailable(format!(
-            "`store.tls.ca`: {path}: it has no certificate; name a PEM file with the certificates of the authorities"
+            "`store.tls.ca`: {path}: it contains no certificate; name a PEM file with the certificates of the authorities"
         )));
     }
     let ca = ca.map(|(text, _)| text);

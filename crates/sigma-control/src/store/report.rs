@@ -52,7 +52,7 @@ impl Report {
     }
 }
 
-/// Removes the record at `key`, within `limit`: without an answer its lease ends it.
+/// Removes the record at `key`, within `limit`: without a response its lease ends it.
 pub(crate) async fn take_back(store: &Arc<dyn Store>, key: &str, limit: Duration) {
     let writes = vec![Write::Delete { key: key.to_owned() }];
     let _ = tokio::time::timeout(limit, store.commit(Transaction { conditions: Vec::new(), writes })).await;

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::source::Place;
+use super::source::SourceLine;
 
 /// Everything that a configuration says, before it becomes a document.
 #[derive(Debug, Clone, Default)]
@@ -57,7 +57,7 @@ pub struct Certificate {
 #[derive(Debug, Clone)]
 pub struct Decision {
     /// The source line.
-    pub place: Place,
+    pub place: SourceLine,
     /// A label for the route's id; made unique where needed. [`super::build::id`] gives the id of a unique name.
     pub name: String,
     /// Ports of the listeners; empty: all.
@@ -81,7 +81,7 @@ pub struct Decision {
 impl Decision {
     /// Creates a decision without conditions.
     #[must_use]
-    pub fn new(place: Place, name: impl Into<String>, target: Target) -> Self {
+    pub fn new(place: SourceLine, name: impl Into<String>, target: Target) -> Self {
         Decision {
             place,
             name: name.into(),

@@ -2,7 +2,7 @@
 //!
 //! Each format has a folder with its own parser. The common middle is [`decision`]; [`build`] makes the document of
 //! it, and [`report`] says what became of each source line. Two rules hold for all formats: a guard that cannot be
-//! converted closes its route, and nothing is left out without a remark.
+//! converted closes its route, and nothing is omitted without a remark.
 
 mod apisix;
 pub mod build;
@@ -36,7 +36,7 @@ use sigma_schema::problem::Problem;
 use decision::Plan;
 use probe::Probe;
 use report::Report;
-use source::{Input, Place};
+use source::{Input, SourceLine};
 
 /// A format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,7 +113,7 @@ pub struct Import {
     /// Requests for a comparison with the original.
     pub probes: Vec<Probe>,
     /// The source lines of the routes, in their order.
-    places: Vec<Place>,
+    places: Vec<SourceLine>,
 }
 
 /// Converts files of a format.

@@ -4,13 +4,13 @@ use serde_json::Value;
 use sigma_schema::document::Document;
 use sigma_schema::problem::{Problem, element, member};
 
-use super::source::{FILE_BYTES, Input, Place};
+use super::source::{FILE_BYTES, Input, SourceLine};
 
 /// A value and its place.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Node {
     /// The line of the value's first character; for a member, the line of its key.
-    pub place: Place,
+    pub place: SourceLine,
     /// The value.
     pub data: Data,
 }
@@ -31,7 +31,7 @@ pub(super) enum Data {
 impl Node {
     /// Creates a node without a value.
     #[must_use]
-    pub(super) fn null(place: Place) -> Node {
+    pub(super) fn null(place: SourceLine) -> Node {
         Node { place, data: Data::Null }
     }
 
@@ -189,7 +189,7 @@ struct Reader<'d> {
 impl Reader<'_> {
     fn node(&self, value: &Value, pointer: &str) -> Node {
         let line = self.document.line(pointer).unwrap_or(1) + self.offset;
-        let place = Place { file: self.file, line };
+        let place = SourceLine { file: self.file, line };
         let data = match value {
             Value::Null => Data::Null,
             Value::Array(list) => {
@@ -235,7 +235,7 @@ impl<'t> Lines<'t> {
     }
 
     /// Returns the line at a place, trimmed.
-    pub(super) fn at(&self, place: Place) -> &'t str {
+    pub(super) fn at(&self, place: SourceLine) -> &'t str {
         let lines = self.0.get(usize::from(place.file));
         lines.and_then(|lines| lines.get(place.line.checked_sub(1)? as usize)).map_or("", |line| line.trim())
     }
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(nodes[0].text_of("a").as_deref(), Some("1"));
         let item = nodes[1].get("b").expect("a list").elements()[0];
         assert_eq!(item.get("y").and_then(Node::boolean), Some(true));
-        assert_eq!(item.get("y").map(|node| node.place), Some(Place { file: 3, line: 6 }));
+        assert_eq!(item.get("y").map(|node| node.place), Some(SourceLine { file: 3, line: 6 }));
         assert_eq!(item.text_of("x").as_deref(), Some("${A:b}"));
     }
 

@@ -60,7 +60,7 @@ impl Import {
         *route = closed;
         let place = self.places.get(at).copied().unwrap_or_default();
         let text = format!(
-            "Sigma refuses the result ({}: {}); the route is closed: write it by hand",
+            "Sigma does not accept the result ({}: {}); the route is closed: write it by hand",
             problem.pointer, problem.message
         );
         self.report.add_guard(place, "", Verdict::NotPossible, text);
@@ -93,7 +93,7 @@ fn element(pointer: &str) -> Option<(&str, usize)> {
 #[cfg(test)]
 mod tests {
     use super::super::report::Report;
-    use super::super::source::Place;
+    use super::super::source::SourceLine;
     use super::*;
 
     #[test]
@@ -106,7 +106,7 @@ mod tests {
                 {"id": "c", "uri": "/c", "priority": 1, "upstream_id": "good"},
             ],
         });
-        let places = vec![Place::default(); 3];
+        let places = vec![SourceLine::default(); 3];
         let mut import = Import { document, report: Report::default(), probes: Vec::new(), places };
         let problems = [
             Problem::new("routes[0].plugins.x", "plugin", "is wrong"),

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::report::{Report, Verdict};
-use super::source::{Place, Sources};
+use super::source::{SourceLine, Sources};
 use super::tree::{Content, Tree};
 
 /// Remarks with the lines that they are about.
@@ -12,7 +12,7 @@ pub(super) struct Remarks {
     sources: Sources,
     lines: Vec<Vec<String>>,
     report: Report,
-    marked: HashSet<Place>,
+    marked: HashSet<SourceLine>,
 }
 
 impl Remarks {
@@ -24,50 +24,50 @@ impl Remarks {
     }
 
     /// Returns a source line.
-    pub(super) fn line(&self, place: Place) -> &str {
+    pub(super) fn line(&self, place: SourceLine) -> &str {
         let lines = self.lines.get(usize::from(place.file));
         let line = (place.line as usize).checked_sub(1);
         lines.zip(line).and_then(|(lines, line)| lines.get(line)).map_or("", String::as_str)
     }
 
     /// Adds a remark on a line.
-    pub(super) fn add(&mut self, place: Place, verdict: Verdict, text: impl Into<String>) {
+    pub(super) fn add(&mut self, place: SourceLine, verdict: Verdict, text: impl Into<String>) {
         self.marked.insert(place);
         let line = self.line(place).to_owned();
         self.report.add(place, &line, verdict, text);
     }
 
     /// Says that a line has the same effect, unless it has another remark.
-    pub(super) fn done(&mut self, place: Place) {
+    pub(super) fn done(&mut self, place: SourceLine) {
         if !self.marked.contains(&place) {
             self.add(place, Verdict::Done, "");
         }
     }
 
     /// Says how the effect differs.
-    pub(super) fn differs(&mut self, place: Place, text: impl Into<String>) {
+    pub(super) fn differs(&mut self, place: SourceLine, text: impl Into<String>) {
         self.add(place, Verdict::Differs, text);
     }
 
     /// Says why a line has no effect.
-    pub(super) fn no_effect(&mut self, place: Place, text: impl Into<String>) {
+    pub(super) fn no_effect(&mut self, place: SourceLine, text: impl Into<String>) {
         self.add(place, Verdict::NoEffect, text);
     }
 
     /// Says that a line has no counterpart, and what to do.
-    pub(super) fn gap(&mut self, place: Place, text: impl Into<String>) {
+    pub(super) fn gap(&mut self, place: SourceLine, text: impl Into<String>) {
         self.add(place, Verdict::NotPossible, text);
     }
 
     /// Says that a line that guards access has no counterpart: its routes are closed.
-    pub(super) fn closed(&mut self, place: Place, text: impl Into<String>) {
+    pub(super) fn closed(&mut self, place: SourceLine, text: impl Into<String>) {
         self.marked.insert(place);
         let line = self.line(place).to_owned();
         self.report.add_guard(place, &line, Verdict::NotPossible, text);
     }
 
     /// Says of a line that guards access how the effect differs.
-    pub(super) fn guard_differs(&mut self, place: Place, text: impl Into<String>) {
+    pub(super) fn guard_differs(&mut self, place: SourceLine, text: impl Into<String>) {
         self.marked.insert(place);
         let line = self.line(place).to_owned();
         self.report.add_guard(place, &line, Verdict::Differs, text);
@@ -76,12 +76,12 @@ impl Remarks {
     /// Says of all lines of a tree that have no remark that they have the same effect.
     pub(super) fn rest(&mut self, file: u16, tree: &Tree) {
         match &tree.content {
-            Content::Null | Content::Scalar { .. } => self.done(Place { file, line: tree.line }),
+            Content::Null | Content::Scalar { .. } => self.done(SourceLine { file, line: tree.line }),
             Content::List(items) => items.iter().for_each(|item| self.rest(file, item)),
             Content::Map(members) => {
                 for member in members {
                     if member.line > 0 {
-                        self.done(Place { file, line: member.line });
+                        self.done(SourceLine { file, line: member.line });
                     }
                     self.rest(file, &member.value);
                 }

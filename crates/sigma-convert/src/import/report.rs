@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::source::{Place, Sources};
+use super::source::{SourceLine, Sources};
 
 /// Maximum length in characters of a source line in the report.
 const SOURCE_LENGTH: usize = 160;
@@ -39,7 +39,7 @@ impl Verdict {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remark {
     /// Its place.
-    pub place: Place,
+    pub place: SourceLine,
     /// The line, trimmed.
     pub source: String,
     /// Its result.
@@ -61,13 +61,13 @@ pub struct Report {
 
 impl Report {
     /// Adds a remark.
-    pub fn add(&mut self, place: Place, source: &str, verdict: Verdict, text: impl Into<String>) {
+    pub fn add(&mut self, place: SourceLine, source: &str, verdict: Verdict, text: impl Into<String>) {
         let remark = Remark { place, source: shortened(source), verdict, text: text.into(), guards: false };
         self.remarks.push(remark);
     }
 
     /// Adds a remark on a line that guards access.
-    pub fn add_guard(&mut self, place: Place, source: &str, verdict: Verdict, text: impl Into<String>) {
+    pub fn add_guard(&mut self, place: SourceLine, source: &str, verdict: Verdict, text: impl Into<String>) {
         let remark = Remark { place, source: shortened(source), verdict, text: text.into(), guards: true };
         self.remarks.push(remark);
     }
@@ -162,7 +162,7 @@ impl Report {
         text
     }
 
-    fn file(&self, place: Place) -> &str {
+    fn file(&self, place: SourceLine) -> &str {
         self.files.get(usize::from(place.file)).map_or("", String::as_str)
     }
 }
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn reports_have_one_remark_for_a_line() {
-        let place = |line| Place { file: 0, line };
+        let place = |line| SourceLine { file: 0, line };
         let mut sources = Sources::default();
         sources.add("a.conf", "").expect("a small file");
         let mut report = Report::default();

@@ -22,7 +22,7 @@ pub struct SourceFile {
 
 /// A line of a file that was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Place {
+pub struct SourceLine {
     /// Index in the list of files read.
     pub file: u16,
     /// The line, from 1; 0 for the file as a whole.
@@ -67,14 +67,14 @@ impl Sources {
     /// Returns a sentence if the file, their number or their sum exceeds its limit.
     pub fn add(&mut self, name: &str, text: &str) -> Result<u16, String> {
         if text.len() > FILE_BYTES {
-            return Err(format!("{name} has more than {} MiB", FILE_BYTES >> 20));
+            return Err(format!("{name} is larger than {} MiB", FILE_BYTES >> 20));
         }
         self.bytes = self.bytes.saturating_add(text.len());
         if self.bytes > TOTAL_BYTES {
             return Err(format!("the files have more than {} MiB together", TOTAL_BYTES >> 20));
         }
         let index = u16::try_from(self.names.len()).ok().filter(|index| usize::from(*index) < FILE_COUNT);
-        let index = index.ok_or_else(|| format!("there are more than {FILE_COUNT} files"))?;
+        let index = index.ok_or_else(|| format!("more than {FILE_COUNT} files"))?;
         self.names.push(name.to_owned());
         Ok(index)
     }
@@ -103,7 +103,7 @@ pub struct MemoryFiles {
 
 impl Files for MemoryFiles {
     fn read(&self, path: &str) -> Result<String, String> {
-        self.files.get(path).cloned().ok_or_else(|| "there is no such file".to_owned())
+        self.files.get(path).cloned().ok_or_else(|| "the file does not exist".to_owned())
     }
 
     fn list(&self, pattern: &str) -> Vec<String> {

@@ -35,7 +35,11 @@ pub(super) fn header_variable(name: &str) -> Result<String, String> {
     let spelled = name.trim().to_ascii_lowercase().replace('-', "_");
     let is_word =
         !spelled.is_empty() && spelled.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-    if is_word { Ok(format!("http_{spelled}")) } else { Err(format!("No variable has the field `{name}`.")) }
+    if is_word {
+        Ok(format!("http_{spelled}"))
+    } else {
+        Err(format!("The field `{name}` cannot be a variable."))
+    }
 }
 
 /// Returns a text as a literal of Lua.

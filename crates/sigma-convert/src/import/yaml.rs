@@ -14,7 +14,7 @@ pub fn text(document: &Value, origin: &str, format: &str) -> Result<String, Stri
         ));
     }
     let text = serde_norway::to_string(document).map_err(|error| error.to_string())?;
-    Ok(format!("# Made of {origin} by `sigma import {format}`.\n{text}"))
+    Ok(format!("# Converted from {origin} by `sigma import {format}`.\n{text}"))
 }
 
 /// A text in the value with the beginning of an environment variable.
@@ -36,7 +36,7 @@ mod tests {
     #[test]
     fn texts_keep_their_type() {
         let yaml = text(&json!({"a": "yes", "b": "1e5", "c": 2}), "a\nb.conf", "nginx").expect("a document");
-        assert!(yaml.starts_with("# Made of a?b.conf by `sigma import nginx`.\n"), "{yaml}");
+        assert!(yaml.starts_with("# Converted from a?b.conf by `sigma import nginx`.\n"), "{yaml}");
         let read: Value = serde_norway::from_str(&yaml).expect("YAML");
         assert_eq!(read, json!({"a": "yes", "b": "1e5", "c": 2}));
         assert!(text(&json!(["${{HOME}}"]), "a", "nginx").is_err());

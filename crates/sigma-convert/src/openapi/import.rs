@@ -240,12 +240,12 @@ fn upstream(
         (Some(url), _) => url,
         (None, Some(first)) => {
             if others.len() > 1 {
-                notes.push(format!("the document names {} servers, the upstream is {first}", others.len()));
+                notes.push(format!("the document lists {} servers; the upstream is {first}", others.len()));
             }
             first
         }
         (None, None) => {
-            notes.push(format!("the document names no server, the upstream is {SOMEWHERE}: change it"));
+            notes.push(format!("the document lists no server; the upstream is {SOMEWHERE}: change it"));
             SOMEWHERE
         }
     };
@@ -379,7 +379,7 @@ mod tests {
         assert_eq!(
             imported.notes,
             [
-                "the document names no server, the upstream is http://127.0.0.1:9000: change it",
+                "the document lists no server; the upstream is http://127.0.0.1:9000: change it",
                 "routes have no authentication: add a plugin for the security schemes key, login",
                 "webhooks are requests to other servers and have no route",
             ]

@@ -23,9 +23,9 @@ const MOST_LEVELS: usize = 5;
 /// The HTTP methods of an OpenAPI document.
 const VERBS: [&str; 8] = ["GET", "PUT", "POST", "DELETE", "OPTIONS", "HEAD", "PATCH", "TRACE"];
 
-/// Returns the OpenAPI 3.0 document of a definition: the annotated methods of all its services. If two annotations have
-/// the same request, the first one counts. Features without an OpenAPI equivalent are left out: annotations for any
-/// method, and query fields that are lists of messages or maps.
+/// Returns the OpenAPI 3.0 document of a definition: the annotated methods of all its services. If two annotations
+/// have the same request, the first one counts. Features without an OpenAPI equivalent are omitted: annotations for
+/// any method, and query fields that are lists of messages or maps.
 ///
 /// # Errors
 /// Returns a sentence if the definition cannot be read or the document would be too large.

@@ -83,7 +83,7 @@ fn process(root: &SourceValue<'_>, report: &mut Report<'_>) -> Map<String, Value
         report.warn(&root.pointer_of("log_dir"), "approximate", message, hint);
         if master_log.is_some() {
             let message = format!("the master's log lines go to `{path}` too");
-            let hint = "the file named here is not written";
+            let hint = "Sigma does not write this file";
             report.warn(&root.pointer_of("master_log"), "approximate", message, hint);
         }
         target.insert("error_log".into(), json!({"path": path, "level": level}));
@@ -144,7 +144,7 @@ fn admin(root: &SourceValue<'_>, report: &mut Report<'_>) -> Option<Value> {
                 report.error(
                     &pointer,
                     "address",
-                    format!("`{word}` is no IP address"),
+                    format!("`{word}` is not an IP address"),
                     "write addresses such as 127.0.0.1, joined by `,`",
                 );
             }
@@ -156,7 +156,7 @@ fn admin(root: &SourceValue<'_>, report: &mut Report<'_>) -> Option<Value> {
         report.error(
             &root.pointer_of("admin_listen"),
             "address",
-            format!("`{listen}` is no `ip:port`"),
+            format!("`{listen}` is not an `ip:port`"),
             "write it as 127.0.0.1:9527",
         );
         return None;
@@ -189,13 +189,8 @@ fn apps(root: &SourceValue<'_>, report: &mut Report<'_>) -> Vec<App> {
     let mut hosts: BTreeMap<(String, &str), &str> = BTreeMap::new();
     for app in &apps {
         if let Some(first) = names.insert(&app.name, &app.pointer) {
-            let message = format!("the app at {first} is called `{}` too", app.name);
-            report.error(
-                &member(&app.pointer, "name"),
-                "duplicate",
-                message,
-                "give each app a name of its own",
-            );
+            let message = format!("the app at {first} has the same name `{}`", app.name);
+            report.error(&member(&app.pointer, "name"), "duplicate", message, "give each app its own name");
         }
         if app.protocol != Protocol::Tcp
             && let Some(first) = hosts.insert((app.listener(), &app.http_host), &app.pointer)
@@ -206,7 +201,7 @@ fn apps(root: &SourceValue<'_>, report: &mut Report<'_>) -> Vec<App> {
                 &member(&app.pointer, "http_host"),
                 "duplicate",
                 message,
-                "give it another `http_host` or `listen`",
+                "change its `http_host` or `listen`",
             );
         }
     }

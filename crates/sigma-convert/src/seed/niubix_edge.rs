@@ -110,16 +110,16 @@ pub(super) fn one_address_one_protocol(apps: &[App], report: &mut Report<'_>) {
         let at = &first.pointer;
         let (key, message, hint) = match (&first.protocol, &app.protocol) {
             (Protocol::Tcp, Protocol::Tcp) => {
-                let message = format!("the app at {at} has all sessions of this address");
-                ("listen", message, "give the app an address of its own")
+                let message = format!("the app at {at} already serves all sessions of this address");
+                ("listen", message, "give the app its own address")
             }
             (one, other) if one.name() != other.name() => {
-                let message = format!("the app at {at} speaks {} on this address", one.name());
-                ("protocol", message, "give the app an address of its own")
+                let message = format!("the app at {at} uses {} on this address", one.name());
+                ("protocol", message, "give the app its own address")
             }
             (one, other) if one != other => {
-                let message = format!("the app at {at} shows another certificate on this address");
-                let hint = "name the same files, with a certificate for all hosts, or listen elsewhere";
+                let message = format!("the app at {at} has another certificate on this address");
+                let hint = "use the same files, with a certificate for all hosts, or another address";
                 ("ssl_certificate", message, hint)
             }
             _ => continue,

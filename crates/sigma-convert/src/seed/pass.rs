@@ -58,12 +58,7 @@ pub(super) fn upstreams(
         let Some(id) = report.required_text(&upstream, "id") else { continue };
         if upstreams.insert(id.clone(), nodes).is_some() {
             let message = format!("a second upstream `{id}` replaces the first");
-            report.warn(
-                &upstream.pointer_of("id"),
-                "duplicate",
-                message,
-                "give each upstream an id of its own",
-            );
+            report.warn(&upstream.pointer_of("id"), "duplicate", message, "give each upstream its own id");
         }
     }
     upstreams
@@ -86,7 +81,7 @@ fn parse_node(text: &str) -> Result<(String, u16), &'static str> {
         },
     };
     if host.is_empty() || !host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)) {
-        return Err("the host is neither a name nor an IPv4 address");
+        return Err("the host is not a name or an IPv4 address");
     }
     Ok((host.to_owned(), port))
 }
@@ -161,8 +156,8 @@ pub(super) fn proxy_passes(
         };
         let Some(nodes) = upstreams.get(&upstream_id) else {
             let pointer = place.pointer_of("upstream-id");
-            let message = format!("there is no upstream `{upstream_id}`");
-            let hint = "name an `id` of the list `upstream`";
+            let message = format!("unknown upstream `{upstream_id}`");
+            let hint = "use an `id` of the list `upstream`";
             if used.contains(id.as_str()) {
                 report.error(&pointer, "reference", message, hint);
             } else {
@@ -175,12 +170,7 @@ pub(super) fn proxy_passes(
         let pass = Pass { id: resource_id, name: upstream_id, nodes: nodes.clone(), rewrite };
         if passes.insert(id.clone(), Some(pass)).is_some() {
             let message = format!("a second proxy pass `{id}` replaces the first");
-            report.warn(
-                &place.pointer_of("id"),
-                "duplicate",
-                message,
-                "give each proxy pass an id of its own",
-            );
+            report.warn(&place.pointer_of("id"), "duplicate", message, "give each proxy pass its own id");
         }
     }
     passes

@@ -48,7 +48,7 @@ pub(super) fn replacement(java: &str, regex: &Regex) -> Result<String, String> {
             '\\' => match rest.next() {
                 Some(literal) => push_literal(&mut result, literal),
                 None => {
-                    return Err("`\\` at the end escapes nothing; write `\\\\` for a backslash".into());
+                    return Err("`\\` at the end has no effect; write `\\\\` for a backslash".into());
                 }
             },
             '$' if rest.next_if_eq(&'{').is_some() => {

@@ -31,7 +31,7 @@ impl Listener {
         listener
     }
 
-    /// Returns the route that answers all requests of a redirecting listener.
+    /// Returns the route that responds to all requests of a redirecting listener.
     pub(super) fn redirect(&self) -> Map<String, Value> {
         let mut route = Map::new();
         route.insert("name".into(), "http-redirect-https".into());
@@ -69,7 +69,7 @@ pub(super) fn listeners(root: &SourceValue<'_>, redirects: bool, report: &mut Re
         && https.id == http.id
     {
         let message = "`http` and `https` have the same `id`";
-        report.error(&server.pointer_of("https"), "duplicate", message, "give each an id of its own");
+        report.error(&server.pointer_of("https"), "duplicate", message, "give each its own id");
     }
     std::iter::once(http).chain(https).collect()
 }

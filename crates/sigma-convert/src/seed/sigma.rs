@@ -108,12 +108,7 @@ pub(super) fn go_to_background(document: &mut Value) {
 /// workers, unless the command line has one, and the resolver's servers and times become `dns`.
 pub(super) fn options(root: &SourceValue<'_>, target: &mut Map<String, Value>, report: &mut Report<'_>) {
     let Some(members) = root.value.as_object() else {
-        report.error(
-            "",
-            "type",
-            "the document of -options is not an object",
-            "write {} or leave -options out",
-        );
+        report.error("", "type", "the document of -options is not an object", "write {} or remove -options");
         return;
     };
     if let Some(loops) = report.number(root, "eventLoopPoolSize", 1..=u64::from(u16::MAX)) {
@@ -127,7 +122,7 @@ pub(super) fn options(root: &SourceValue<'_>, target: &mut Map<String, Value>, r
         .partition(|key| OPTIONS.contains(key));
     if !known.is_empty() {
         let message = format!("-options: accepted, without effect: {}", known.join(", "));
-        report.warn("", "without_effect", message, "-options may be left out");
+        report.warn("", "without_effect", message, "-options may be omitted");
     }
     for key in unknown {
         let message = format!("-options: unknown field `{key}`, without effect");
@@ -175,8 +170,7 @@ fn proxy_client(root: &SourceValue<'_>, report: &mut Report<'_>) -> Client {
     let scheme = if report.flag(&client, "ssl", false) { "https" } else { "http" };
     let pool_size = report.number(&client, "max-pool-size-per-server", 1..=u64::from(u32::MAX));
     if pool_size.is_some() {
-        let message = "`max-pool-size-per-server` limits the connections to a node that are in use; idle ones that \
-            each worker keeps come on top";
+        let message = "`max-pool-size-per-server` limits the used connections to a node; each worker keeps idle connections in addition";
         let hint = "lower `keepalive_pool.size` of the upstream if a node limits them all";
         report.warn(&client.pointer_of("max-pool-size-per-server"), "approximate", message, hint);
     }
@@ -212,11 +206,11 @@ struct Route {
     listener: Option<String>,
     /// Plugins of its router.
     plugins: Map<String, Value>,
-    answer: Answer,
+    answer: ReplySource,
 }
 
 /// The source of a route's responses.
-enum Answer {
+enum ReplySource {
     /// A proxy pass, and the pointer to its id.
     Pass(String, String),
     /// The route's plugins.
@@ -226,8 +220,8 @@ enum Answer {
 impl Route {
     fn pass(&self) -> Option<&str> {
         match &self.answer {
-            Answer::Pass(id, _) => Some(id),
-            Answer::Plugins => None,
+            ReplySource::Pass(id, _) => Some(id),
+            ReplySource::Plugins => None,
         }
     }
 }
@@ -265,7 +259,7 @@ fn routers(root: &SourceValue<'_>, listeners: &[Listener], report: &mut Report<'
         let is_known = all || listeners.iter().any(|listener| listener.id.as_ref() == Some(&server_id));
         if enabled && !is_known {
             let message = format!(
-                "the router serves `{server_id}`, but no enabled listener has this id: the router is left out"
+                "the router serves `{server_id}`, but no enabled listener has this id: the router is ignored"
             );
             let hint = "give `proxy-server-id` the id of `proxy-server.http`, or disable the router";
             report.warn(&router.pointer_of("proxy-server-id"), "reference", message, hint);
@@ -317,7 +311,7 @@ fn static_route(listener: &Listener) -> Option<Route> {
         virtual_host: None,
         listener: listener.id.clone(),
         plugins: Map::from_iter([("static-files".to_owned(), conf.clone())]),
-        answer: Answer::Plugins,
+        answer: ReplySource::Plugins,
     })
 }
 
@@ -345,13 +339,8 @@ fn trusts_forwarding(routers: &[(String, &'static str)], report: &mut Report<'_>
     let trusts = |word: &str| matches!(word, "X_FORWARD" | "ALL");
     for (pointer, word) in routers {
         if *word == "FORWARD" {
-            let message = "forwarding headers are trusted all or not at all: with FORWARD, none is trusted";
-            report.warn(
-                pointer,
-                "approximate",
-                message,
-                "write ALL to believe `Forwarded` and X-Forwarded-*",
-            );
+            let message = "Sigma trusts either all forwarding headers or none: with FORWARD, none";
+            report.warn(pointer, "approximate", message, "write ALL to trust `Forwarded` and X-Forwarded-*");
         }
     }
     let trusting: Vec<&String> =
@@ -417,7 +406,7 @@ fn read_route(
         virtual_host,
         listener: None,
         plugins: Map::new(),
-        answer: Answer::Pass(pass?, route.pointer_of("proxy-pass-id")),
+        answer: ReplySource::Pass(pass?, route.pointer_of("proxy-pass-id")),
     })
 }
 
@@ -447,13 +436,13 @@ fn write_routes(
     let mut written = Vec::new();
     for (index, (route, placing)) in routes.iter().zip(vertx::arrange(&entries)).enumerate() {
         let pass = match &route.answer {
-            Answer::Plugins => None,
-            Answer::Pass(id, pointer) => match passes.get(id) {
+            ReplySource::Plugins => None,
+            ReplySource::Pass(id, pointer) => match passes.get(id) {
                 Some(Some(pass)) => Some(pass),
                 Some(None) => continue,
                 None => {
-                    let message = format!("there is no proxy pass `{id}`");
-                    report.error(pointer, "reference", message, "name an `id` of the list `proxy-pass`");
+                    let message = format!("unknown proxy pass `{id}`");
+                    report.error(pointer, "reference", message, "use an `id` of the list `proxy-pass`");
                     continue;
                 }
             },
@@ -463,7 +452,7 @@ fn write_routes(
             vertx::Placing::Under(uri, regex) => (vec![uri], Some(regex)),
             vertx::Placing::Unreachable(by) => {
                 let message = format!(
-                    "the route never matches: {} before it matches all its requests; it is left out",
+                    "the route never matches: {} before it matches all its requests; it is ignored",
                     routes[by].pointer
                 );
                 report.warn(&route.pointer, "shadowed", message, "move it before the other, or remove it");

@@ -206,11 +206,11 @@ fn errors_of_sigma_name_line_and_remedy() {
     );
     check(
         &[("\"upstream-id\": \"upstream-1\"", "\"upstream-id\": \"u\"")],
-        &["line 34: proxy-pass[0].upstream-id: there is no upstream `u`"],
+        &["line 34: proxy-pass[0].upstream-id: unknown upstream `u`"],
     );
     check(
         &[("\"proxy-pass-id\": \"proxy-pass-1\"", "\"proxy-pass-id\": \"p\"")],
-        &["line 26: router[0].route[0].proxy-pass-id: there is no proxy pass `p`"],
+        &["line 26: router[0].route[0].proxy-pass-id: unknown proxy pass `p`"],
     );
     check(
         &[("\"proxy-server-id\": \"proxy-server-1\"", "\"proxy-server-id\": \"x\"")],
@@ -285,14 +285,14 @@ fn errors_of_niubix_name_line_and_remedy() {
         |cert| format!(r#""protocol": "https", "ssl_certificate": "{cert}", "ssl_certificate_key": "k""#);
     check(
         &[("\"apps\": [", &other("\"protocol\": \"tcp\""))],
-        &["apps[1].protocol: the app at apps[0] speaks tcp on this address"],
+        &["apps[1].protocol: the app at apps[0] uses tcp on this address"],
     );
     check(
         &[
             ("\"apps\": [", &other("\"protocol\": \"tcp\"")),
             ("\"protocol\": \"http\"", "\"protocol\": \"tcp\""),
         ],
-        &["apps[1].listen: the app at apps[0] has all sessions of this address"],
+        &["apps[1].listen: the app at apps[0] already serves all sessions of this address"],
     );
     check(
         &[("\"apps\": [", &other(&files("a"))), ("\"protocol\": \"http\"", &files("b"))],
@@ -312,7 +312,7 @@ fn errors_of_niubix_name_line_and_remedy() {
     );
     check(
         &[("\"admin_ip_white_list\": \"127.0.0.1\"", "\"admin_ip_white_list\": \"me\"")],
-        &["admin_ip_white_list: `me` is no IP address"],
+        &["admin_ip_white_list: `me` is not an IP address"],
     );
     check(
         &[(":8081", "8081"), ("roundrobin", "fastest")],

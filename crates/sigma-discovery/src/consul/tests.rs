@@ -116,15 +116,15 @@ async fn invalid_lists_are_errors() {
     let mut source = source(&[server.address()], json!({ "token": "hush" }), None);
     let long = format!("[\"{}\"]", "x".repeat(1 << 16));
     let cases = [
-        ("403 Forbidden", "Permission denied", "answered status 403"),
-        ("500 Internal Server Error", "No cluster leader", "answered status 500"),
-        ("200 OK", "<html>", "answered no JSON"),
-        ("200 OK", "{}", "something else"),
-        ("200 OK", "[{\"Node\": {}}]", "something else"),
-        ("200 OK", "[{\"Service\": ", "answered no JSON"),
+        ("403 Forbidden", "Permission denied", "responded with status 403"),
+        ("500 Internal Server Error", "No cluster leader", "responded with status 500"),
+        ("200 OK", "<html>", "did not return JSON"),
+        ("200 OK", "{}", "unexpected response"),
+        ("200 OK", "[{\"Node\": {}}]", "unexpected response"),
+        ("200 OK", "[{\"Service\": ", "did not return JSON"),
         ("200 OK", &long, "more than 65536 bytes"),
-        ("302 Found", "", "answered status 302"),
-        ("404 Not Found", "", "answered status 404"),
+        ("302 Found", "", "responded with status 302"),
+        ("404 Not Found", "", "responded with status 404"),
     ];
     for (status, body, want) in cases {
         // A redirect would take the token elsewhere.
@@ -137,7 +137,7 @@ async fn invalid_lists_are_errors() {
     // Too slow.
     let hasty = json!({ "timeout": { "connect": 50, "read": 50 } });
     let slow = self::source(&[server.address()], hasty, None).next().await.expect_err("an error").0;
-    assert!(slow.contains("did not answer in time"), "{slow}");
+    assert!(slow.contains("did not respond in time"), "{slow}");
     server.answer("200 OK", "", "[]");
     // Cut in the middle, and no server at all.
     server.answer("200 OK", "X-Consul-Index: 9\r\nConnection: close\r\nContent-Length: 99\r\n", "[");

@@ -44,12 +44,12 @@ pub(crate) struct Endpoints {
     /// Made on first use, and again after a failure.
     server: Option<(RegistryAddress, Http)>,
     revision: String,
-    known: Known,
+    known: ClusterState,
 }
 
 /// The state of the cluster.
 #[derive(Default)]
-struct Known {
+struct ClusterState {
     /// By service, then by name.
     objects: BTreeMap<Box<str>, BTreeMap<Box<str>, Object>>,
     /// The service of each object, by `namespace/name`.
@@ -72,7 +72,7 @@ impl Endpoints {
             env: env.clone(),
             server: None,
             revision: String::new(),
-            known: Known::default(),
+            known: ClusterState::default(),
         }
     }
 
@@ -121,8 +121,9 @@ impl Endpoints {
         let host = if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host };
         let address = format!("{scheme}://{host}:{port}");
         let address = address.parse::<RegistryAddress>();
-        let address =
-            address.map_err(|error| Trouble(format!("`{host}` and `{port}` name no API server: {error}")))?;
+        let address = address.map_err(|error| {
+            Trouble(format!("`{host}` and `{port}` are not the address of an API server: {error}"))
+        })?;
         let trust = match (service.ssl_verify, &service.ca) {
             (false, _) => Trust::Anybody,
             (true, None) => Trust::System,
@@ -141,7 +142,7 @@ impl Endpoints {
         }
         let file = substituted(client.token_file.as_deref().unwrap_or(TOKEN_FILE), self.environment)?;
         let text = String::from_utf8(read_file(file.into()).await?);
-        text.map(|text| text.trim().to_owned()).map_err(|_| Trouble("the token is no text".to_owned()))
+        text.map(|text| text.trim().to_owned()).map_err(|_| Trouble("the token is not valid text".to_owned()))
     }
 
     async fn authorized_request<'q>(
@@ -155,7 +156,7 @@ impl Endpoints {
     }
 
     fn server(&self) -> Result<&(RegistryAddress, Http), Trouble> {
-        self.server.as_ref().ok_or_else(|| Trouble("there is no API server".to_owned()))
+        self.server.as_ref().ok_or_else(|| Trouble("no API server is configured".to_owned()))
     }
 
     async fn page(&self, further: &str) -> Result<Value, Trouble> {
@@ -171,7 +172,7 @@ impl Endpoints {
     }
 
     /// Adds an object; None if there are too many objects or endpoints.
-    fn put(&self, known: &mut Known, reader: &mut Reader, object: &Value) -> Option<()> {
+    fn put(&self, known: &mut ClusterState, reader: &mut Reader, object: &Value) -> Option<()> {
         let Some((namespace, name)) = objects::names(object) else {
             reader.left_out.note_malformed(object);
             return Some(());
@@ -196,7 +197,7 @@ impl Endpoints {
     }
 
     /// Rebuilds the lists of a service's ports.
-    fn relist(&self, known: &mut Known, service: &str) {
+    fn relist(&self, known: &mut ClusterState, service: &str) {
         let id = &self.settings.id;
         let whole = if id.is_empty() { service.to_owned() } else { format!("{id}/{service}") };
         let prefix = format!("{whole}:");
@@ -220,12 +221,12 @@ impl Endpoints {
     }
 
     /// Handles an event; None if everything must be read again.
-    fn take(&mut self, known: &mut Known, message: &Value) -> Option<Heard> {
+    fn take(&mut self, known: &mut ClusterState, message: &Value) -> Option<Heard> {
         let kind = message.get("type")?.as_str()?;
         let object = message.get("object")?;
         if kind == "ERROR" {
             // Most often 410: the history after this revision is gone.
-            tracing::info!(cluster = self.settings.id, reason = %object.get("message")?, "a watch has ended");
+            tracing::info!(cluster = self.settings.id, reason = %object.get("message")?, "a watch ended");
             return None;
         }
         let revision = object.get("metadata")?.get("resourceVersion")?.as_str()?;
@@ -257,7 +258,7 @@ impl Endpoints {
     }
 }
 
-impl Known {
+impl ClusterState {
     fn remove(&mut self, key: &str) {
         let Some(service) = self.services.remove(key) else { return };
         if let Some(objects) = self.objects.get_mut(&service) {
@@ -272,11 +273,11 @@ impl Known {
 impl Watched for Endpoints {
     async fn load(&mut self) -> Result<(), Trouble> {
         self.ready().await?;
-        let (mut known, mut further) = (Known::default(), String::new());
+        let (mut known, mut further) = (ClusterState::default(), String::new());
         let (limit, mut reader) = (self.env.limits.objects, self.reader());
         let unusable = || {
             Trouble(format!(
-                "the API server answered no list, or more than {limit} objects or endpoints (`discovery.limits.objects`)"
+                "the API server returned no list, or more than {limit} objects or endpoints (`discovery.limits.objects`)"
             ))
         };
         // As many pages as objects are allowed: a page may be empty.
@@ -316,7 +317,7 @@ impl Watched for Endpoints {
         match response.status().as_u16() {
             200 => Ok(Some(Lines::new(response, self.env.limits.answer_bytes as usize))),
             410 => Ok(None),
-            status => Err(Trouble(format!("{} answered status {status}", address.base()))),
+            status => Err(Trouble(format!("{} responded with status {status}", address.base()))),
         }
     }
 

@@ -95,7 +95,7 @@ pub(super) struct Stream {
 impl Stream {
     /// Returns the next message.
     pub(super) async fn next(&mut self) -> Result<Payload, Trouble> {
-        let ended = || Trouble("the stream of what Nacos pushes has ended".to_owned());
+        let ended = || Trouble("the push stream of Nacos ended".to_owned());
         self.received.recv().await.unwrap_or_else(|| Err(ended()))
     }
 }
@@ -118,7 +118,7 @@ impl Client {
         if is_secure {
             endpoint = endpoint.tls_config(ClientTlsConfig::new().with_native_roots()).map_err(wrong)?;
         }
-        let late = |_| Trouble(format!("{} did not answer by gRPC in time", address.base()));
+        let late = |_| Trouble(format!("{} did not respond over gRPC in time", address.base()));
         let channel = timeout(connect, endpoint.connect()).await.map_err(late)?.map_err(wrong)?;
         Ok(Client { channel, base: address.base().into(), within, env: env.clone() })
     }
@@ -132,11 +132,11 @@ impl Client {
             let codec = ProstCodec::<Payload, Payload>::default();
             Ok::<Payload, Status>(self.ready().await?.unary(request, path, codec).await?.into_inner())
         };
-        let unreadable = || Trouble(format!("{} answered {kind} with something else than JSON", self.base));
+        let unreadable = || Trouble(format!("{} responded to {kind} without JSON", self.base));
         let answered = match timeout(self.within, asked).await {
             Ok(Ok(answer)) => answer.json().await.ok_or_else(unreadable),
             Ok(Err(status)) => Err(self.trouble(&status)),
-            Err(_) => Err(Trouble(format!("{} did not answer {kind} in time", self.base))),
+            Err(_) => Err(Trouble(format!("{} did not respond to {kind} in time", self.base))),
         };
         if answered.is_err() {
             self.env.tally.unanswered();
@@ -198,7 +198,7 @@ impl Client {
 
 fn trouble(base: &str, status: &Status) -> Trouble {
     let message: String = status.message().chars().take(200).collect();
-    Trouble(format!("{base} broke off gRPC: {:?} {message}", status.code()))
+    Trouble(format!("{base} ended the gRPC call: {:?} {message}", status.code()))
 }
 
 /// Returns the gRPC address of a server; None if there is no such port.

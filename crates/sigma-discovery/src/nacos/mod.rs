@@ -21,9 +21,9 @@ use sigma_config::resources::{DiscoveryArgs, Node};
 use sigma_schema::Confidential;
 
 use crate::consul::encoded;
-use crate::http::{Answer, Http, Members, RegistryRequest, Trust, token};
+use crate::http::{Http, Members, RegistryRequest, RegistryResponse, Trust, token};
 use crate::node::{self, LeftOut};
-use crate::polling::{Asked, Polling};
+use crate::polling::{MemberQuery, Polling};
 use crate::source::{Env, Listing, Source, Trouble};
 use grpc::Headers;
 use pushes::{Pushed, Pushes};
@@ -182,7 +182,7 @@ impl Server {
 
     /// Returns the nodes of a service in a response or a push.
     fn listing(&self, key: &ServiceKey, told: Option<&Value>) -> Result<Listing, Trouble> {
-        let unusable = || Trouble("Nacos tells something else than instances".to_owned());
+        let unusable = || Trouble("Nacos did not return a list of instances".to_owned());
         let nodes = told.and_then(|told| nodes(told, self.weight)).ok_or_else(unusable)?;
         let key = key.to_string();
         let nodes = node::list(&key, nodes, self.env.limits.nodes);
@@ -254,7 +254,11 @@ struct Instances {
 }
 
 impl Instances {
-    async fn ask_with_token(&self, address: &RegistryAddress, is_stale: bool) -> Result<Answer, Trouble> {
+    async fn ask_with_token(
+        &self,
+        address: &RegistryAddress,
+        is_stale: bool,
+    ) -> Result<RegistryResponse, Trouble> {
         let Instances { server, key } = self;
         let mut target = format!(
             "{}/ns/instance/list?healthyOnly=true&serviceName={}&namespaceId={}&groupName={}",
@@ -274,7 +278,7 @@ impl Instances {
     }
 }
 
-impl Asked for Instances {
+impl MemberQuery for Instances {
     async fn ask(&mut self, address: &RegistryAddress) -> Result<Listing, Trouble> {
         let mut answer = self.ask_with_token(address, false).await?;
         if matches!(answer.status, 401 | 403) && address.user().is_some() {

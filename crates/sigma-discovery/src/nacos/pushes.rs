@@ -87,7 +87,7 @@ impl Pushes {
             }
             // Once for each reason: Nacos 1, and a server behind a proxy, never push.
             if told.as_ref() != Some(&trouble) {
-                tracing::warn!(%trouble, %namespace, "Nacos pushes nothing, its services are asked for at intervals");
+                tracing::warn!(%trouble, %namespace, "Nacos pushes no changes; the gateway polls its services");
             }
             told = Some(trouble);
             members.turn();
@@ -191,7 +191,7 @@ impl Link<'_> {
                     self.subscribed.insert(key);
                 }
                 Err(trouble) => {
-                    tracing::warn!(service = %key, %trouble, "Nacos refuses a subscription: it is asked at intervals");
+                    tracing::warn!(service = %key, %trouble, "Nacos refuses a subscription; the gateway polls the service");
                     self.refused.insert(key, now + REFUSED);
                 }
             }
@@ -237,7 +237,7 @@ impl Link<'_> {
                     sleep(SETUP.0).await;
                 }
                 Some(UNREGISTERED) => {
-                    return Err(Trouble(format!("{} takes no clients by gRPC", address.base())));
+                    return Err(Trouble(format!("{} accepts no gRPC clients", address.base())));
                 }
                 Some(NO_RIGHT) if address.user().is_some() && !is_stale => is_stale = true,
                 _ => return Ok(answer),
@@ -248,7 +248,7 @@ impl Link<'_> {
     /// Handles a message of the server, and responds to it.
     async fn take(&self, message: Payload, stream: &Stream, namespace: &str) -> Result<(), Trouble> {
         let kind = &*message.kind().to_owned();
-        let unreadable = || Trouble(format!("Nacos pushed a {kind} that cannot be read"));
+        let unreadable = || Trouble(format!("Nacos pushed an unreadable {kind}"));
         let body = message.json().await.ok_or_else(unreadable)?;
         if let Some(id) = body.get("requestId") {
             let answer = json!({ "requestId": id, "resultCode": 200, "errorCode": 0, "success": true });
@@ -256,7 +256,7 @@ impl Link<'_> {
             // Many pushes may come together, and then responses wait in a queue.
             let sent = stream.sender.send(Payload::new(&name, Headers::new(), &answer));
             let sent = timeout(self.server.within, sent).await;
-            let deaf = || Trouble("Nacos pushes, and takes no answers".to_owned());
+            let deaf = || Trouble("Nacos does not accept responses to its pushes".to_owned());
             sent.map_err(|_| deaf())?.map_err(|_| deaf())?;
         }
         match kind {
@@ -293,7 +293,7 @@ fn succeeded(answer: &Value) -> Result<(), Trouble> {
         return Ok(());
     }
     let code = answer.get("errorCode").and_then(Value::as_u64).unwrap_or_default();
-    let message = answer.get("message").and_then(Value::as_str).unwrap_or("no reason is given");
+    let message = answer.get("message").and_then(Value::as_str).unwrap_or("without a reason");
     let message: String = message.chars().take(200).collect();
     Err(Trouble(format!("refused with code {code}: {message}")))
 }

@@ -55,14 +55,14 @@ impl Frames {
     /// Returns an error, which is the broken rule; the connection cannot be used further.
     pub fn next(&mut self, input: &mut Chunk) -> Result<Option<Piece>, &'static str> {
         if self.is_over {
-            return Err("the provider went on after its answer");
+            return Err("the Dubbo provider sent data after its response");
         }
         let frame = match self.frame {
             Some(frame) => frame,
             None => {
                 let there = input.len().min(MAGIC.len());
                 if input[..there] != MAGIC[..there] {
-                    return Err("no frame of Dubbo");
+                    return Err("not a Dubbo frame");
                 }
                 let Some((fields, _)) = input.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
                 let frame = self.begin(fields)?;
@@ -100,15 +100,15 @@ impl Frames {
         let length = u32::from_be_bytes([l0, l1, l2, l3]) as usize;
         let is_event = flags & flag::EVENT != 0;
         match flags & flag::REQUEST != 0 {
-            true if !is_event => return Err("the provider calls the gateway"),
-            true if length > EVENT_BYTES_MAX => return Err("an event over its limit"),
-            true if self.events == EVENTS_MAX => return Err("too many events during one call"),
+            true if !is_event => return Err("the Dubbo provider sent a request"),
+            true if length > EVENT_BYTES_MAX => return Err("a Dubbo event exceeds its limit"),
+            true if self.events == EVENTS_MAX => return Err("too many Dubbo events during one call"),
             true => self.events += 1,
-            false if is_event => return Err("an answer to an event that was not sent"),
-            false if id != self.id => return Err("an answer to a call that was not made"),
-            false if length > ANSWER_BYTES_MAX => return Err("an answer of more than 8 MiB"),
+            false if is_event => return Err("a Dubbo response to an event that was not sent"),
+            false if id != self.id => return Err("a Dubbo response to a call that was not made"),
+            false if length > ANSWER_BYTES_MAX => return Err("a Dubbo response of more than 8 MiB"),
             false if status == status::OK && flags & flag::SERIALIZATION != self.serialization => {
-                return Err("an answer in another serialization");
+                return Err("a Dubbo response in another serialization");
             }
             false => {}
         }
@@ -175,17 +175,17 @@ mod tests {
                 assert_eq!(read(wire, step), Err(expected), "{wire:?}");
             }
         };
-        check(b"HTTP/1.1 200 OK", "no frame of Dubbo");
-        check(b"\xda\xbc", "no frame of Dubbo");
-        check(&frame(0x02, 20, 8, b"a"), "an answer to a call that was not made");
-        check(&frame(0x06, 20, 7, b"a"), "an answer in another serialization");
-        check(&frame(0xc2, 0, 7, b"a"), "the provider calls the gateway");
-        check(&frame(0x22, 20, 7, b"N"), "an answer to an event that was not sent");
-        check(&frame(0xe2, 0, 7, &[b'N'; 65]), "an event over its limit");
-        check(&header(0x02, 20, 7, ANSWER_BYTES_MAX + 1), "an answer of more than 8 MiB");
-        check(&frame(0xe2, 0, 1, b"N").repeat(65), "too many events during one call");
+        check(b"HTTP/1.1 200 OK", "not a Dubbo frame");
+        check(b"\xda\xbc", "not a Dubbo frame");
+        check(&frame(0x02, 20, 8, b"a"), "a Dubbo response to a call that was not made");
+        check(&frame(0x06, 20, 7, b"a"), "a Dubbo response in another serialization");
+        check(&frame(0xc2, 0, 7, b"a"), "the Dubbo provider sent a request");
+        check(&frame(0x22, 20, 7, b"N"), "a Dubbo response to an event that was not sent");
+        check(&frame(0xe2, 0, 7, &[b'N'; 65]), "a Dubbo event exceeds its limit");
+        check(&header(0x02, 20, 7, ANSWER_BYTES_MAX + 1), "a Dubbo response of more than 8 MiB");
+        check(&frame(0xe2, 0, 1, b"N").repeat(65), "too many Dubbo events during one call");
         let twice = frame(0x02, 20, 7, b"a").repeat(2);
-        check(&twice, "the provider went on after its answer");
+        check(&twice, "the Dubbo provider sent data after its response");
         assert_eq!(read(&frame(0x02, 20, 7, b"abc")[..18], 4), Ok(Vec::new()));
         let failed = Piece::Answer { status: 70, body: b"oh".to_vec() };
         assert_eq!(read(&frame(0x06, 70, 7, b"oh"), 3), Ok(vec![failed]));

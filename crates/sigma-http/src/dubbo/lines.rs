@@ -3,7 +3,7 @@
 /// The limit of nested lists and objects in a body.
 const DEPTH_MAX: u32 = 128;
 
-const NO_JSON: &str = "the body is no JSON";
+const NO_JSON: &str = "the body is not JSON";
 
 /// Writes a text on a line.
 pub(super) fn write_text(text: &str, out: &mut Vec<u8>) {
@@ -70,7 +70,7 @@ pub(super) fn parameters(body: &[u8], out: &mut Vec<u8>) -> Result<usize, &'stat
     let end = match json.next_token() {
         Some(b'[') => b']',
         Some(b'{') => b'}',
-        _ => return Err("the body is neither a list nor an object"),
+        _ => return Err("the body must be a list or an object"),
     };
     let mut count = 0;
     if !json.takes(end) {
@@ -154,7 +154,7 @@ impl Json<'_> {
             open @ (b'[' | b'{') => {
                 // Both brackets have their ends two code points later.
                 let end = open + 2;
-                let depth = depth.checked_sub(1).ok_or("the body has too many levels")?;
+                let depth = depth.checked_sub(1).ok_or("the body is nested too deeply")?;
                 self.copy(1);
                 if !self.takes(end) {
                     loop {
@@ -259,7 +259,7 @@ mod tests {
         check("[{\n\"a\" :\t[1 ,2],\"b\":{}},[\r\n]]", Ok(&["{\"a\":[1,2],\"b\":{}}", "[]"]));
         check("{\"x\" : 1 , \"y\":\"z\"}", Ok(&["1", "\"z\""]));
         for text in ["1", "\"a\"", "null", "", "}"] {
-            check(text, Err("the body is neither a list nor an object"));
+            check(text, Err("the body must be a list or an object"));
         }
         for text in [
             "[",
@@ -293,7 +293,7 @@ mod tests {
         }
         let deep = |levels: usize| format!("[{}{}]", "[".repeat(levels), "]".repeat(levels));
         check(&deep(128), Ok(&[&deep(127)]));
-        check(&deep(129), Err("the body has too many levels"));
+        check(&deep(129), Err("the body is nested too deeply"));
         assert_eq!(parameters(b"[\"\xff\"]", &mut Vec::new()), Err(NO_JSON));
     }
 

@@ -10,16 +10,16 @@
 //!
 //! A connection has one call at a time, with increasing numbers.
 
-mod answer;
 mod frames;
 pub mod hessian;
 mod lines;
 mod request;
+mod response;
 
-pub use answer::{DubboResponse, read_answer};
 pub use frames::{Frames, Piece};
 pub use lines::count_types;
 pub use request::{DubboRequest, Unfit};
+pub use response::{DubboResponse, read_answer};
 
 /// The largest response of a provider in bytes. Dubbo has the same limit for messages in both directions (`payload`).
 pub const ANSWER_BYTES_MAX: usize = 8 << 20;
@@ -38,7 +38,7 @@ mod flag {
     pub(super) const SERIALIZATION: u8 = 0x1f;
 }
 
-/// The fourth byte of an answer's header.
+/// The fourth byte of a response's header.
 mod status {
     pub(super) const OK: u8 = 20;
     pub(super) const CLIENT_TIMEOUT: u8 = 30;

@@ -6,7 +6,7 @@ use super::hessian::{self, Value};
 use super::{Call, Form, HEADER_BYTES, PROTOCOL, flag, header, lines};
 use crate::Headers;
 
-/// The key of the body in the map of a method. A field of this name is left out: a client could pass it off as the
+/// The key of the body in the map of a method. A field of this name is omitted: a client could pass it off as the
 /// body.
 const BODY_KEY: &str = "body";
 
@@ -99,7 +99,7 @@ impl DubboRequest {
                 if count != expected {
                     // Surplus parameters would be read as attachments, which name the called service.
                     return Err(Unfit::Unsayable(
-                        "the body has another number of parameters than the method",
+                        "the body and the method have a different number of parameters",
                     ));
                 }
                 self.wire.extend_from_slice(b"{}\n");
@@ -195,7 +195,7 @@ mod tests {
             });
             assert_eq!(found.map(|frame| String::from_utf8_lossy(&frame).into_owned()), expected, "{body}");
         };
-        let count = Err(Unfit::Unsayable("the body has another number of parameters than the method"));
+        let count = Err(Unfit::Unsayable("the body and the method have a different number of parameters"));
         check(lines("", false), "", Ok(""));
         check(lines("", true), "", Ok(""));
         check(lines("I", true), "1", Ok("1\n"));
@@ -213,7 +213,7 @@ mod tests {
         check(lines("I", true), "1\n{\"path\": \"other\"}\n", count);
         check(lines("I", true), "1\r{\"path\": \"other\"}\n", count);
         check(lines("I", true), "1\r\n", Ok("1\r\n"));
-        check(lines("I", false), "[1", Err(Unfit::Unsayable("the body is no JSON")));
+        check(lines("I", false), "[1", Err(Unfit::Unsayable("the body is not JSON")));
         check(lines("I", false), &" ".repeat(51), Err(Unfit::TooLarge));
     }
 

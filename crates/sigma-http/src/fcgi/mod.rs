@@ -9,13 +9,13 @@
 //!
 //! A connection has one request at a time, with the number 1: PHP's process manager supports nothing else.
 
-mod answer;
 mod params;
 mod records;
+mod response;
 
-pub use answer::{body_length, head_end, parse_head};
 pub use params::{Params, TooLong};
 pub use records::{EndKind, Piece, Records};
+pub use response::{body_length, head_end, parse_head};
 
 /// The largest content of one record in bytes. A multiple of eight that fits two bytes.
 pub const CONTENT_MAX: usize = 65_528;

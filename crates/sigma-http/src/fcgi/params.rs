@@ -88,9 +88,8 @@ impl Params {
     /// joined.
     ///
     /// Applications cannot distinguish `-` from `_` in these names, and PHP also reads `.` and other characters as
-    /// `_`. A field with such a character could pass for another one, so it is left out. So is `Proxy`, whose
-    /// variable many programs read as a setting of their own (CVE-2016-5385), and so are fields with variables of
-    /// their own.
+    /// `_`. A field with such a character could pass for another one, so it is omitted. So is `Proxy`, whose variable
+    /// many programs read as their own setting (CVE-2016-5385), and so are fields with variables of their own.
     pub fn add_fields(&mut self, headers: &Headers) {
         let given = self.pairs.len();
         let mut variable = Vec::new();

@@ -103,7 +103,9 @@ impl Records {
                         _ => Piece::Stderr(data),
                     }));
                 }
-                State::Over { .. } => return Err("the application went on after the end of the request"),
+                State::Over { .. } => {
+                    return Err("the FastCGI application sent data after the end of the request");
+                }
             }
         }
     }
@@ -128,7 +130,7 @@ fn skip(input: &mut Chunk, left: &mut usize) -> bool {
 fn parse(fields: &[u8; HEADER_BYTES]) -> Result<(Content, usize, usize), &'static str> {
     let [version, of, number_high, number_low, high, low, padding, _] = *fields;
     if version != VERSION {
-        return Err("no record of FastCGI");
+        return Err("not a FastCGI record");
     }
     let number = u16::from_be_bytes([number_high, number_low]);
     let length = usize::from(u16::from_be_bytes([high, low]));
@@ -139,12 +141,12 @@ fn parse(fields: &[u8; HEADER_BYTES]) -> Result<(Content, usize, usize), &'stati
         // About the connection; some applications send it without a request.
         (kind::GET_VALUES_RESULT | kind::UNKNOWN_TYPE, 0) => Content::Nothing,
         (kind::STDOUT | kind::STDERR | kind::END_REQUEST, _) => {
-            return Err("a record of a request that was not asked");
+            return Err("a FastCGI record with an unknown request id");
         }
-        _ => return Err("a record that no application sends"),
+        _ => return Err("an unexpected type of FastCGI record"),
     };
     if content == Content::End && length != 8 {
-        return Err("the end of a request that is not eight bytes long");
+        return Err("a FastCGI end-of-request record of the wrong length");
     }
     Ok((content, length, usize::from(padding)))
 }
@@ -155,7 +157,7 @@ fn ending(body: &[u8]) -> Result<EndKind, &'static str> {
         Some(0) => Ok(EndKind::Complete),
         Some(1 | 3) => Ok(EndKind::Refused),
         Some(2) => Ok(EndKind::Overloaded),
-        _ => Err("the end of a request with an unknown status"),
+        _ => Err("a FastCGI end-of-request record with an unknown status"),
     }
 }
 
@@ -228,13 +230,16 @@ mod tests {
         check(&end(1), Ok(Some(EndKind::Refused)));
         check(&end(2), Ok(Some(EndKind::Overloaded)));
         check(&end(3), Ok(Some(EndKind::Refused)));
-        check(&end(4), Err("the end of a request with an unknown status"));
-        check(&record(3, 1, b"short", 0), Err("the end of a request that is not eight bytes long"));
-        check(&[end(0), end(0)].concat(), Err("the application went on after the end of the request"));
-        check(&record(6, 2, b"a", 0), Err("a record of a request that was not asked"));
-        check(&record(10, 1, b"a", 0), Err("a record that no application sends"));
-        check(&record(4, 1, b"a", 0), Err("a record that no application sends"));
-        check(b"HTTP/1.1 200 OK", Err("no record of FastCGI"));
+        check(&end(4), Err("a FastCGI end-of-request record with an unknown status"));
+        check(&record(3, 1, b"short", 0), Err("a FastCGI end-of-request record of the wrong length"));
+        check(
+            &[end(0), end(0)].concat(),
+            Err("the FastCGI application sent data after the end of the request"),
+        );
+        check(&record(6, 2, b"a", 0), Err("a FastCGI record with an unknown request id"));
+        check(&record(10, 1, b"a", 0), Err("an unexpected type of FastCGI record"));
+        check(&record(4, 1, b"a", 0), Err("an unexpected type of FastCGI record"));
+        check(b"HTTP/1.1 200 OK", Err("not a FastCGI record"));
         check(&record(6, 1, b"a", 0)[..8], Ok(None));
     }
 

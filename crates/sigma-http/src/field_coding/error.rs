@@ -25,9 +25,9 @@ impl fmt::Display for HpackError {
         f.write_str(match self {
             HpackError::Truncated => "the field block ends within a field",
             HpackError::Integer => "an integer of the field block is too large",
-            HpackError::Index => "an index of the field block is in no table",
-            HpackError::Huffman => "a string of the field block breaks the Huffman code",
-            HpackError::LateSize => "the table's size changes behind the start of the field block",
+            HpackError::Index => "an index of the field block is invalid",
+            HpackError::Huffman => "a string of the field block has invalid Huffman coding",
+            HpackError::LateSize => "the table size changes after the start of the field block",
             HpackError::LargeSize => "the table's size is set above the announced maximum",
         })
     }

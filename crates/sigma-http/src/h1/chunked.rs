@@ -212,7 +212,7 @@ impl ChunkedDecoder {
         }
         match parsed {
             Ok(Some(_)) => {
-                headers.check_trailers().map_err(|_| "a trailer field belongs into the head")?;
+                headers.check_trailers().map_err(|_| "a trailer field belongs in the header")?;
                 self.trailer_bytes.clear();
                 Ok(Some(headers))
             }

@@ -41,10 +41,10 @@ impl ParseError {
         match self {
             Invalid(reason) => Fault::new(FaultKind::BadRequest, reason),
             ParseError::LineTooLong => {
-                Fault::new(FaultKind::UriTooLong, "the request line is over its limit")
+                Fault::new(FaultKind::UriTooLong, "the request line exceeds its limit")
             }
             ParseError::HeadTooLarge => {
-                Fault::new(FaultKind::RequestHeadTooLarge, "the request head is over its limit")
+                Fault::new(FaultKind::RequestHeadTooLarge, "the request head exceeds its limit")
             }
         }
     }
@@ -54,7 +54,7 @@ impl ParseError {
         match self {
             Invalid(reason) => Fault::new(FaultKind::BadResponse, reason),
             ParseError::LineTooLong | ParseError::HeadTooLarge => {
-                Fault::new(FaultKind::ResponseHeadTooLarge, "the response head is over its limit")
+                Fault::new(FaultKind::ResponseHeadTooLarge, "the response head exceeds its limit")
             }
         }
     }
@@ -441,7 +441,7 @@ fn parse_status_line(bytes: &[u8], line: Range<usize>) -> Result<(Version, u16, 
     let reason = match text.get(12) {
         None => line.end..line.end,
         Some(b' ') => line.start + 13..line.end,
-        Some(_) => return Err(Invalid("the status code is followed by something else than a space")),
+        Some(_) => return Err(Invalid("the status code is not followed by a space")),
     };
     if !is_value(&bytes[reason.clone()]) {
         return Err(Invalid("the reason phrase contains a control byte"));
@@ -453,8 +453,8 @@ fn parse_status_line(bytes: &[u8], line: Range<usize>) -> Result<(Version, u16, 
 fn check_host(head: &RequestHead, tolerance: Tolerance) -> Result<(), ParseError> {
     match head.headers.only(HeaderId::Host) {
         Ok(None) if head.version == Version::Http10 => Ok(()),
-        Ok(None) => Err(Invalid("there is no Host field")),
-        Err(Several) => Err(Invalid("there is more than one Host field")),
+        Ok(None) => Err(Invalid("the Host field is missing")),
+        Err(Several) => Err(Invalid("more than one Host field")),
         Ok(Some(host)) if is_authority(host) || (tolerance.empty_host && host.is_empty()) => Ok(()),
         Ok(Some(_)) => Err(Invalid("the Host field is invalid")),
     }

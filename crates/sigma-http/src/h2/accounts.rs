@@ -70,7 +70,7 @@ impl Codec {
         if self.account.is_revoked() {
             self.fail(
                 ErrorCode::ENHANCE_YOUR_CALM,
-                "the peer does not read, and memory for clients is short",
+                "the peer does not read, and the memory for clients is nearly used up",
             );
             return;
         }

@@ -56,6 +56,6 @@ impl Codec {
 }
 
 fn not_read() -> Fault {
-    let reason = "the client does not read a response that keeps others waiting";
+    let reason = "the client does not read a response, which blocks others";
     Fault::new(FaultKind::ResponseSendTimeout, reason)
 }

@@ -803,7 +803,7 @@ fn a_stream_without_room_is_refused_and_leaves_nothing() {
     feed(&mut codec, &frame(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 1, GET));
     assert_eq!(reset_of(&mut codec, 1), Some(ErrorCode::REFUSED_STREAM.0));
     assert_eq!((held::total(), held::refusals(), codec.held()), (0, 1, 0));
-    assert_eq!(codec.take_glitches(), [0; GLITCHES], "it is no fault of the client");
+    assert_eq!(codec.take_glitches(), [0; GLITCHES], "it is not a fault of the client");
     held::set_limit(held::DEFAULT_LIMIT_BYTES);
     feed(&mut codec, &frame(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 3, GET));
     assert_eq!(codec.next_incoming().map(|incoming| incoming.key.id()), Some(3));

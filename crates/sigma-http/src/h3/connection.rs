@@ -204,9 +204,11 @@ impl Codec {
             stream::PUSH => {
                 return Err(match self.config.role {
                     Role::Server => {
-                        Broken::connection(ErrorCode::STREAM_CREATION_ERROR, "a push of a client")
+                        Broken::connection(ErrorCode::STREAM_CREATION_ERROR, "a push stream from a client")
                     }
-                    Role::Client => Broken::connection(ErrorCode::ID_ERROR, "a push that was not allowed"),
+                    Role::Client => {
+                        Broken::connection(ErrorCode::ID_ERROR, "a push that MAX_PUSH_ID does not allow")
+                    }
                 });
             }
             _ => {
@@ -217,7 +219,7 @@ impl Codec {
         if std::mem::replace(&mut self.critical[place], true) {
             return Err(Broken::connection(
                 ErrorCode::STREAM_CREATION_ERROR,
-                "a second stream of a type that comes once",
+                "a second stream of a type that must be unique",
             ));
         }
         Ok(kind)
@@ -236,10 +238,7 @@ impl Codec {
 
     /// Returns the error of a peer that stops one of the streams that last as long as the connection.
     pub fn closed_critical() -> Broken {
-        Broken::connection(
-            ErrorCode::CLOSED_CRITICAL_STREAM,
-            "a stream ended that lasts as long as the connection",
-        )
+        Broken::connection(ErrorCode::CLOSED_CRITICAL_STREAM, "a critical stream was closed")
     }
 
     fn receive_instructions(&mut self, bytes: &[u8]) -> Result<(), Broken> {

@@ -62,17 +62,19 @@ impl Codec {
         }
         let is_server = self.config.role == Role::Server;
         match header.kind {
-            kind::SETTINGS if self.control.greeted => Err(unexpected("SETTINGS come twice")),
-            kind::DATA | kind::HEADERS | kind::PUSH_PROMISE => Err(unexpected("a frame of a message")),
-            kind::MAX_PUSH_ID if !is_server => Err(unexpected("MAX_PUSH_ID of a server")),
-            kind::PRIORITY_UPDATE | kind::PRIORITY_UPDATE_PUSH if !is_server => {
-                Err(unexpected("PRIORITY_UPDATE of a server"))
+            kind::SETTINGS if self.control.greeted => Err(unexpected("SETTINGS twice")),
+            kind::DATA | kind::HEADERS | kind::PUSH_PROMISE => {
+                Err(unexpected("a message frame on the control stream"))
             }
-            kind if kind::is_of_http2(kind) => Err(unexpected("a frame of HTTP/2")),
+            kind::MAX_PUSH_ID if !is_server => Err(unexpected("MAX_PUSH_ID from a server")),
+            kind::PRIORITY_UPDATE | kind::PRIORITY_UPDATE_PUSH if !is_server => {
+                Err(unexpected("PRIORITY_UPDATE from a server"))
+            }
+            kind if kind::is_of_http2(kind) => Err(unexpected("a frame type of HTTP/2")),
             kind::CANCEL_PUSH | kind::GOAWAY | kind::MAX_PUSH_ID
                 if !(1..=varint::BYTES_MAX as u64).contains(&header.length) =>
             {
-                Err(malformed("a frame with one identifier has another size"))
+                Err(malformed("a control frame has the wrong size"))
             }
             kind if !kind::is_known(kind) => Ok(false),
             _ if header.length > PAYLOAD_MAX => {
@@ -94,24 +96,24 @@ impl Codec {
         if matches!(kind, kind::PRIORITY_UPDATE | kind::PRIORITY_UPDATE_PUSH) {
             return self.on_priority_update(kind, payload);
         }
-        let id = varint::only(payload).ok_or(malformed("a frame with one identifier has another size"))?;
+        let id = varint::only(payload).ok_or(malformed("a control frame has the wrong size"))?;
         match kind {
             kind::GOAWAY => self.on_goaway(id),
             kind::MAX_PUSH_ID => {
                 if self.control.max_push.is_some_and(|before| id < before) {
-                    return Err(wrong_id("MAX_PUSH_ID is lowered"));
+                    return Err(wrong_id("MAX_PUSH_ID was lowered"));
                 }
                 self.control.max_push = Some(id);
                 Ok(())
             }
             // No push was ever promised or allowed.
-            _ => Err(wrong_id("CANCEL_PUSH of a push that was not promised")),
+            _ => Err(wrong_id("CANCEL_PUSH for an unknown push")),
         }
     }
 
     fn on_goaway(&mut self, id: u64) -> Result<(), Broken> {
         if self.config.role == Role::Client && !id.is_multiple_of(4) {
-            return Err(wrong_id("GOAWAY names no stream of a client"));
+            return Err(wrong_id("GOAWAY with the identifier of another kind of stream"));
         }
         if self.control.goaway.is_some_and(|before| id > before) {
             return Err(wrong_id("GOAWAY with a higher identifier than before"));
@@ -124,10 +126,10 @@ impl Codec {
     fn on_priority_update(&mut self, kind: u64, payload: &[u8]) -> Result<(), Broken> {
         let (id, length) = varint::take(payload).ok_or(malformed("PRIORITY_UPDATE without an identifier"))?;
         if kind == kind::PRIORITY_UPDATE_PUSH {
-            return Err(wrong_id("PRIORITY_UPDATE of a push that was not promised"));
+            return Err(wrong_id("PRIORITY_UPDATE for an unknown push"));
         }
         if !id.is_multiple_of(4) {
-            return Err(wrong_id("PRIORITY_UPDATE of a stream that is no request"));
+            return Err(wrong_id("PRIORITY_UPDATE for a stream that is not a request"));
         }
         let priority = Priority::parse(&payload[length..]);
         if id < self.next_request {
@@ -140,7 +142,7 @@ impl Codec {
             return Ok(());
         }
         if (id - self.next_request) / 4 > u64::from(self.config.streams) {
-            return Err(wrong_id("PRIORITY_UPDATE of a stream beyond the limit"));
+            return Err(wrong_id("PRIORITY_UPDATE for a stream above the limit"));
         }
         let early = &mut self.priorities.early;
         early.retain(|(other, _)| *other != id);

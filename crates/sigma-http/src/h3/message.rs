@@ -14,7 +14,7 @@ use crate::{BodyLength, Chunk, Fault, HeaderId, Headers, Method, RequestHead, Re
 
 /// The place in a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum MessagePosition {
     /// Before the final head
     Head,
     Body,
@@ -41,7 +41,7 @@ enum Reading {
 #[derive(Debug)]
 pub struct Message {
     id: u64,
-    place: Place,
+    place: MessagePosition,
     reading: Reading,
     /// A field section.
     section: Vec<u8>,
@@ -99,7 +99,7 @@ impl Message {
     pub fn new(id: u64, to_head: bool) -> Message {
         Message {
             id,
-            place: Place::Head,
+            place: MessagePosition::Head,
             reading: Reading::Frame,
             section: Vec::new(),
             expected: None,
@@ -127,17 +127,21 @@ impl Message {
     /// Checks the header of a frame. Returns false if the payload is ignored.
     fn check(&self, role: Role, header: FrameHeader) -> Result<bool, Broken> {
         match header.kind {
-            kind::DATA if self.place == Place::Head => Err(unexpected("DATA before a head")),
-            kind::DATA if self.place == Place::End => Err(unexpected("DATA after the trailers")),
-            kind::HEADERS if self.place == Place::End => Err(unexpected("a head after the trailers")),
-            kind::HEADERS if self.is_tunnel && self.place != Place::Head => {
-                Err(unexpected("a head in a tunnel"))
+            kind::DATA if self.place == MessagePosition::Head => Err(unexpected("DATA before HEADERS")),
+            kind::DATA if self.place == MessagePosition::End => Err(unexpected("DATA after the trailers")),
+            kind::HEADERS if self.place == MessagePosition::End => {
+                Err(unexpected("HEADERS after the trailers"))
+            }
+            kind::HEADERS if self.is_tunnel && self.place != MessagePosition::Head => {
+                Err(unexpected("HEADERS in a tunnel"))
             }
             kind::DATA | kind::HEADERS => Ok(true),
             kind::PUSH_PROMISE if role == Role::Client => {
-                Err(Broken::connection(ErrorCode::ID_ERROR, "a push that was not allowed"))
+                Err(Broken::connection(ErrorCode::ID_ERROR, "a push that MAX_PUSH_ID does not allow"))
             }
-            other if kind::is_known(other) => Err(unexpected("a frame that is not allowed on a request")),
+            other if kind::is_known(other) => {
+                Err(unexpected("a frame type that is not allowed on a request stream"))
+            }
             _ => Ok(false),
         }
     }
@@ -146,7 +150,7 @@ impl Message {
     fn count(&mut self, bytes: u64) -> Result<(), Broken> {
         if let Some(expected) = &mut self.expected {
             *expected =
-                expected.checked_sub(bytes).ok_or(malformed("more bytes than Content-Length says"))?;
+                expected.checked_sub(bytes).ok_or(malformed("more bytes than Content-Length declares"))?;
         }
         Ok(())
     }
@@ -154,10 +158,11 @@ impl Message {
     /// Checks the end of the body.
     fn check_end(&self) -> Result<(), Broken> {
         match (self.place, self.expected) {
-            (Place::Head, _) => {
-                Err(Broken::stream(ErrorCode::REQUEST_INCOMPLETE, "the stream ends before a whole head"))
-            }
-            (_, Some(1..)) => Err(malformed("fewer bytes than Content-Length says")),
+            (MessagePosition::Head, _) => Err(Broken::stream(
+                ErrorCode::REQUEST_INCOMPLETE,
+                "the stream ends before the end of the header block",
+            )),
+            (_, Some(1..)) => Err(malformed("fewer bytes than Content-Length declares")),
             _ => Ok(()),
         }
     }
@@ -211,7 +216,7 @@ impl Codec {
                 return Ok(Step::Wait);
             }
             message.check_end()?;
-            message.place = Place::End;
+            message.place = MessagePosition::End;
             return Ok(Step::Done(Event::End));
         };
         let is_taken = message.check(self.config.role, header)?;
@@ -241,10 +246,10 @@ impl Codec {
     /// Handles a field section whose encoded form exceeds the limit of its list; it is not read.
     fn refuse_section(&mut self, message: &mut Message) -> Result<Step, Broken> {
         self.spend(Glitch::Head)?;
-        if self.config.role == Role::Client || message.place != Place::Head {
-            return Err(Broken::stream(ErrorCode::EXCESSIVE_LOAD, "a list of fields is over its limit"));
+        if self.config.role == Role::Client || message.place != MessagePosition::Head {
+            return Err(Broken::stream(ErrorCode::EXCESSIVE_LOAD, "the header fields exceed their limit"));
         }
-        message.place = Place::End;
+        message.place = MessagePosition::End;
         message.reading = Reading::Skip(u64::MAX);
         let mut head = heads::take_request();
         head.clear();
@@ -305,8 +310,8 @@ impl Codec {
         message.reading = Reading::Frame;
         let section = std::mem::take(&mut message.section);
         match (message.place, self.config.role) {
-            (Place::Head, Role::Server) => self.take_request(message, &section, input, ended),
-            (Place::Head, Role::Client) => self.take_response(message, &section, input, ended),
+            (MessagePosition::Head, Role::Server) => self.take_request(message, &section, input, ended),
+            (MessagePosition::Head, Role::Client) => self.take_response(message, &section, input, ended),
             _ => self.take_trailers(message, &section),
         }
     }
@@ -322,7 +327,7 @@ impl Codec {
         if list.is_bomb() {
             return Err(Broken::connection(
                 ErrorCode::EXCESSIVE_LOAD,
-                "a list of fields far beyond its limit",
+                "the header fields far exceed their limit",
             ));
         }
         Ok(list.end())
@@ -359,7 +364,7 @@ impl Codec {
         input: &mut Chunk,
         ended: bool,
     ) -> Result<Step, Broken> {
-        message.place = Place::Body;
+        message.place = MessagePosition::Body;
         let ends = self.ends_here(message, input, ended)?;
         let mut head = heads::take_request();
         let mut pseudo = std::mem::take(&mut self.pseudo);
@@ -396,7 +401,7 @@ impl Codec {
         match assembled {
             Err(ParseError::Invalid(reason)) => return Err(malformed(reason)),
             Err(_) => {
-                return Err(Broken::stream(ErrorCode::EXCESSIVE_LOAD, "the response head is over its limit"));
+                return Err(Broken::stream(ErrorCode::EXCESSIVE_LOAD, "the response head exceeds its limit"));
             }
             Ok(()) => {}
         }
@@ -408,7 +413,7 @@ impl Codec {
             return Ok(Step::Done(Event::Response(head)));
         }
         let method = if message.to_head { Method::Head } else { Method::Get };
-        message.place = Place::Body;
+        message.place = MessagePosition::Body;
         message.expected = match crate::h1::response_body(&head, method).map_err(malformed)? {
             BodyLength::Known(n) => Some(n),
             // A response to HEAD has no body; nor has 204 or 304.
@@ -424,7 +429,7 @@ impl Codec {
     fn take_trailers(&mut self, message: &mut Message, section: &[u8]) -> Result<Step, Broken> {
         let fields = self.decode(message.id, section, TrailerFields::new())?;
         message.check_end()?;
-        message.place = Place::End;
+        message.place = MessagePosition::End;
         match fields.and_then(TrailerFields::end) {
             Ok(trailers) => Ok(Step::Done(Event::Trailers(Box::new(trailers)))),
             Err(_) => Err(malformed("a trailer field is invalid")),
@@ -436,7 +441,7 @@ impl Codec {
 fn request_length(head: &RequestHead, ended: bool) -> Result<BodyLength, ParseError> {
     match crate::h1::request_body(head).map_err(ParseError::Invalid)? {
         BodyLength::Known(n) if ended && n > 0 => {
-            Err(ParseError::Invalid("fewer bytes than Content-Length says"))
+            Err(ParseError::Invalid("fewer bytes than Content-Length declares"))
         }
         BodyLength::None if head.method == Method::Connect || ended => Ok(BodyLength::None),
         BodyLength::None => Ok(BodyLength::Streamed),

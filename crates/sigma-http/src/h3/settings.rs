@@ -53,7 +53,7 @@ impl PeerSettings {
                 return wrong("a setting of HTTP/2");
             }
             if seen.contains(&id) {
-                return wrong("a setting comes twice");
+                return wrong("a setting occurs twice");
             }
             if seen.len() == SETTINGS_MAX {
                 return Err(Broken::connection(ErrorCode::EXCESSIVE_LOAD, "too many settings"));
@@ -65,10 +65,10 @@ impl PeerSettings {
                 setting::QPACK_BLOCKED_STREAMS => settings.blocked_streams = value,
                 setting::ENABLE_CONNECT_PROTOCOL if value <= 1 => settings.extended_connect = value == 1,
                 setting::ENABLE_CONNECT_PROTOCOL => {
-                    return wrong("ENABLE_CONNECT_PROTOCOL is neither 0 nor 1");
+                    return wrong("ENABLE_CONNECT_PROTOCOL is not 0 or 1");
                 }
                 setting::H3_DATAGRAM if value <= 1 => settings.datagrams = value == 1,
-                setting::H3_DATAGRAM => return wrong("H3_DATAGRAM is neither 0 nor 1"),
+                setting::H3_DATAGRAM => return wrong("H3_DATAGRAM is not 0 or 1"),
                 // Unknown settings are ignored.
                 _ => {}
             }

@@ -344,7 +344,7 @@ fn critical_streams_come_once_and_last() {
         assert_eq!((first, uni(&mut codec, kind, b"").1), (Ok(true), Err(0x103)), "{kind}");
         assert_eq!(codec.end_uni(&stream).map_err(|broken| broken.code.0), Err(0x104));
     }
-    assert_eq!(uni(&mut codec(Role::Server), 1, b"").1, Err(0x103), "a push of a client");
+    assert_eq!(uni(&mut codec(Role::Server), 1, b"").1, Err(0x103), "a push stream from a client");
     assert_eq!(uni(&mut codec(Role::Client), 1, b"").1, Err(0x108), "a push without permission");
     let mut codec = codec(Role::Server);
     let (ignored, taken) = uni(&mut codec, 0x21, b"data");

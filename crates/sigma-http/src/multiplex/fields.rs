@@ -19,10 +19,10 @@ const BOMB_FACTOR: usize = 8;
 const TRAILER_LIMITS: HeadLimits =
     HeadLimits { line_bytes: 0, head_bytes: 8 * 1024, fields: 64, tolerance: Tolerance::NONE };
 
-const REPEATED: ParseError = Invalid("a pseudo-field comes twice");
-const UNKNOWN: ParseError = Invalid("a pseudo-field that has no place here");
-const NO_STATUS: ParseError = Invalid("there is no :status");
-const LATE: ParseError = Invalid("a pseudo-field behind a field");
+const REPEATED: ParseError = Invalid("a pseudo-field occurs twice");
+const UNKNOWN: ParseError = Invalid("a pseudo-field that is not allowed here");
+const NO_STATUS: ParseError = Invalid(":status is missing");
+const LATE: ParseError = Invalid("a pseudo-field after a field");
 
 /// The parts of a request line that the head lacks.
 #[derive(Debug, Clone, Copy)]
@@ -126,7 +126,7 @@ impl Pseudo {
     fn begin(&self, head: &mut RequestHead, limits: &HeadLimits) -> Result<Assembly, ParseError> {
         let of = |range: &Option<Range<usize>>| range.clone().map(|range| &self.bytes[range]);
         let fields = PseudoFields {
-            method: of(&self.method).ok_or(Invalid("there is no :method"))?,
+            method: of(&self.method).ok_or(Invalid(":method is missing"))?,
             authority: of(&self.authority),
             path: of(&self.path),
             protocol: of(&self.protocol),
@@ -135,7 +135,7 @@ impl Pseudo {
         match of(&self.scheme) {
             None if plain_connect => {}
             Some(_) if plain_connect => return Err(Invalid("CONNECT with a :scheme")),
-            None => return Err(Invalid("there is no :scheme")),
+            None => return Err(Invalid(":scheme is missing")),
             Some(b"") => return Err(Invalid("the :scheme is empty")),
             Some(scheme) => {
                 let fits = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.');

@@ -23,11 +23,11 @@ struct Line([AtomicUsize; PLACES]);
 
 /// The addresses. Aligned to pages, and a multiple of their size, so that they can be returned to the system.
 #[repr(align(4096))]
-pub(super) struct Held([Line; LINES]);
+pub(super) struct AddressTable([Line; LINES]);
 
-impl Held {
-    pub(super) const fn new() -> Held {
-        Held([const { Line([const { AtomicUsize::new(FREE) }; PLACES]) }; LINES])
+impl AddressTable {
+    pub(super) const fn new() -> AddressTable {
+        AddressTable([const { Line([const { AtomicUsize::new(FREE) }; PLACES]) }; LINES])
     }
 
     /// Returns the line of an address. Low bits have little information: blocks of one size are one size apart.
@@ -37,7 +37,7 @@ impl Held {
 
     /// Returns the index of an address. It may be called at any time, and reads one line.
     pub(super) fn find(&self, address: usize) -> Option<usize> {
-        let line = Held::line(address);
+        let line = AddressTable::line(address);
         // The thread that frees it got it from the thread that allocated it, so it sees the entry.
         let at = self.0[line].0.iter().position(|place| place.load(Ordering::Relaxed) == address)?;
         Some(line * PLACES + at)
@@ -49,7 +49,7 @@ impl Held {
 
     /// Takes a free place for a new address.
     fn claim(&self, address: usize) -> Option<usize> {
-        let line = Held::line(address);
+        let line = AddressTable::line(address);
         // Acquire: the previous owner has read its data before it freed the place.
         let is_free = |place: &AtomicUsize| {
             place.compare_exchange(FREE, address, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -76,7 +76,7 @@ impl Held {
         // SAFETY: the pages belong to this value alone, which has their size and alignment. Each word is zero
         // afterwards; concurrent readers see that by an atomic load. If pages are larger, or of another kind, the
         // system refuses, and they stay unchanged.
-        let _ = unsafe { madvise(start, size_of::<Held>(), Advice::LinuxDontNeed) };
+        let _ = unsafe { madvise(start, size_of::<AddressTable>(), Advice::LinuxDontNeed) };
     }
 
     #[cfg(test)]
@@ -94,7 +94,7 @@ pub(super) struct Entry {
     pub(super) size: u64,
 }
 
-/// The data of each place in [`Held`], for one run.
+/// The data of each place in [`AddressTable`], for one run.
 pub(super) struct Entries(Box<[(AtomicU32, AtomicU64)]>);
 
 impl Entries {
@@ -103,7 +103,7 @@ impl Entries {
     }
 
     /// Tracks an allocation, which cannot be freed before this returns. Returns false if there is no place.
-    pub(super) fn insert(&self, held: &Held, address: usize, entry: Entry) -> bool {
+    pub(super) fn insert(&self, held: &AddressTable, address: usize, entry: Entry) -> bool {
         let Some(number) = held.claim(address) else { return false };
         let (stack, size) = &self.0[number];
         // It is read by the thread that frees the allocation, which got the address after this.
@@ -113,7 +113,7 @@ impl Entries {
     }
 
     /// Removes the entry of an address at its place; None if it is gone, since it belonged to another run.
-    pub(super) fn remove(&self, held: &Held, number: usize, address: usize) -> Option<Entry> {
+    pub(super) fn remove(&self, held: &AddressTable, number: usize, address: usize) -> Option<Entry> {
         let (stack, size) = &self.0[number];
         // Before the place is free and another thread writes there.
         let entry = Entry { stack: stack.load(Ordering::Relaxed), size: size.load(Ordering::Relaxed) };
@@ -127,15 +127,18 @@ mod tests {
 
     use super::*;
 
-    fn table() -> (Box<Held>, Entries) {
-        (Box::new(Held::new()), Entries::new())
+    fn table() -> (Box<AddressTable>, Entries) {
+        (Box::new(AddressTable::new()), Entries::new())
     }
 
     #[test]
     fn a_full_line_rejects_addresses() {
         let (held, entries) = table();
-        let same_line: Vec<usize> =
-            (1..).map(|n| n * 16).filter(|address| Held::line(*address) == 7).take(PLACES + 1).collect();
+        let same_line: Vec<usize> = (1..)
+            .map(|n| n * 16)
+            .filter(|address| AddressTable::line(*address) == 7)
+            .take(PLACES + 1)
+            .collect();
         let entry = |address: usize| Entry { stack: address as u32, size: address as u64 };
         for address in &same_line[..PLACES] {
             assert!(entries.insert(&held, *address, entry(*address)));

@@ -42,7 +42,7 @@ use std::sync::{PoisonError, RwLock};
 
 use self::calls::MOST_CALLS;
 use self::distance::{Countdown, Weight};
-use self::held::{Entries, Entry, Held};
+use self::held::{AddressTable, Entries, Entry};
 use self::stacks::Stacks;
 
 /// The allowed mean distances in bytes. A sample costs about ten microseconds: a process that allocates a gigabyte a
@@ -64,7 +64,7 @@ static TABLES: RwLock<Option<Tables>> = RwLock::new(None);
 
 /// The addresses of sampled allocations that are not freed yet. It always exists, since a free reads it without a
 /// check for the end of the run; its pages use no memory until the first write.
-static HELD: Held = Held::new();
+static HELD: AddressTable = AddressTable::new();
 
 /// The state of a thread. It needs no drop, so that it exists to the end of the thread, and it needs no allocation.
 struct Own {
@@ -268,7 +268,7 @@ impl Missing {
         self.bytes.fetch_add(weight.bytes, Ordering::Relaxed);
     }
 
-    fn told(&self) -> Untold {
+    fn counts(&self) -> Untold {
         Untold { samples: self.samples.load(Ordering::Relaxed), bytes: self.bytes.load(Ordering::Relaxed) }
     }
 }
@@ -289,7 +289,7 @@ impl Tables {
         Weight::of(size, distance_of(self.run))
     }
 
-    fn add(&self, held: &Held, address: usize, size: u64, calls: &[u64]) {
+    fn add(&self, held: &AddressTable, address: usize, size: u64, calls: &[u64]) {
         let weight = self.weight(size);
         self.samples.fetch_add(1, Ordering::Relaxed);
         let Some(stack) = self.stacks.number(calls) else { return self.without_stack.add(weight) };
@@ -302,13 +302,13 @@ impl Tables {
     }
 
     /// Removes an entry, if it is still the one that was found.
-    fn remove(&self, held: &Held, place: usize, address: usize) -> Option<Entry> {
+    fn remove(&self, held: &AddressTable, place: usize, address: usize) -> Option<Entry> {
         let entry = self.entries.remove(held, place, address)?;
         self.stacks.freed(entry.stack, self.weight(entry.size));
         Some(entry)
     }
 
-    fn put_back(&self, held: &Held, address: usize, entry: Entry) {
+    fn put_back(&self, held: &AddressTable, address: usize, entry: Entry) {
         let weight = self.weight(entry.size);
         if self.entries.insert(held, address, entry) {
             self.stacks.not_freed(entry.stack, weight);
@@ -317,12 +317,12 @@ impl Tables {
         }
     }
 
-    fn told(&self) -> Allocations {
+    fn report(&self) -> Allocations {
         Allocations {
             stacks: self.stacks.all(),
             samples: self.samples.load(Ordering::Relaxed),
-            without_stack: self.without_stack.told(),
-            not_followed: self.not_followed.told(),
+            without_stack: self.without_stack.counts(),
+            not_followed: self.not_followed.counts(),
         }
     }
 }
@@ -368,7 +368,7 @@ impl Sampler {
         // Another run may have started by now; a drop would end it.
         std::mem::forget(self);
         // The tables exist as long as the sampler.
-        tables.map(|tables| tables.told()).unwrap_or_default()
+        tables.map(|tables| tables.report()).unwrap_or_default()
     }
 }
 

@@ -196,13 +196,13 @@ fn there_is_one_sampler_at_a_time() {
 /// Samples beyond the tables are counted, and do not spoil the rest.
 #[test]
 fn overflow_is_reported() {
-    let (tables, held) = (Tables::new(u64::from(SHORTEST)), Box::new(Held::new()));
+    let (tables, held) = (Tables::new(u64::from(SHORTEST)), Box::new(AddressTable::new()));
     let weight = tables.weight(SHORTEST.into());
     // Each in its own place, until lines are full.
     for n in 1..=200_000 {
         tables.add(&held, n * 16, SHORTEST.into(), &[1, 2]);
     }
-    let found = tables.told();
+    let found = tables.report();
     let [stack] = &found.stacks[..] else { panic!("{found:?}") };
     assert_eq!((found.samples, stack.allocated.bytes), (200_000, 200_000 * weight.bytes));
     assert!(found.not_followed.samples > 130_000 && found.without_stack.samples == 0, "{found:?}");
@@ -215,13 +215,13 @@ fn overflow_is_reported() {
             tables.put_back(&held, n * 16, entry);
         }
     }
-    let in_use = tables.told().stacks[0].in_use.bytes / weight.bytes;
+    let in_use = tables.report().stacks[0].in_use.bytes / weight.bytes;
     assert!(in_use.abs_diff(followed / 2) < followed / 20, "{in_use} of {followed}");
     // As many stacks as fit.
     for n in 0..20_000 {
         tables.add(&held, 7 << 30, 100, &[n]);
     }
-    let found = tables.told();
+    let found = tables.report();
     assert!(found.without_stack.samples > 10_000 && found.stacks.len() > 7_000, "{}", found.stacks.len());
     assert_eq!(found.without_stack.bytes, found.without_stack.samples * tables.weight(100).bytes);
 }

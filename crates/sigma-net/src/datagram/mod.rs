@@ -85,7 +85,10 @@ impl DatagramSocket {
     pub fn connected(socket: OwnedFd, peer: SocketAddr) -> io::Result<DatagramSocket> {
         let options = SockRef::from(&socket);
         if options.r#type()? != Type::DGRAM || options.peer_addr()?.as_socket() != Some(peer) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is connected to another peer"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the socket is connected to another peer",
+            ));
         }
         options.set_nonblocking(true)?;
         DatagramSocket::adopt(socket)

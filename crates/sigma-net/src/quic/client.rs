@@ -15,7 +15,7 @@ use rustls::AlertDescription;
 use super::client_session::{ClientCrypto, Failure};
 use super::connection::Connection;
 use super::endpoint::{Endpoint, EndpointOptions};
-use super::{ConnectionLost, Neighbours, Place, QuicKeys, QuicLimits};
+use super::{ConnectionLost, ConnectionOwner, Neighbours, QuicKeys, QuicLimits};
 use crate::deadline::Deadline;
 use crate::tls::{ClientTls, HandshakeError};
 
@@ -28,7 +28,7 @@ impl Endpoint {
         let keys = QuicKeys::random().map_err(|error| io::Error::other(error.to_string()))?;
         let options = EndpointOptions {
             keys: Arc::new(keys),
-            place: Place { generation: 0, worker: 0 },
+            place: ConnectionOwner { generation: 0, worker: 0 },
             neighbours: Arc::new(Neighbours::new(0)),
             steering: None,
             limits,

@@ -14,7 +14,7 @@ use tokio::time::Sleep;
 
 use super::counts::EndpointCounts;
 use super::flood::{self, FloodGuard};
-use super::ids::{Place, QuicKeys, destination};
+use super::ids::{ConnectionOwner, QuicKeys, destination};
 use super::neighbours::{Neighbours, Strays};
 use super::path::Path;
 use super::socket::{Batch, Packet, QuicSocket};
@@ -86,7 +86,7 @@ pub(super) struct Core {
 /// Finds the owners of packets.
 pub(super) struct Routing {
     pub(super) keys: std::sync::Arc<QuicKeys>,
-    pub(super) place: Place,
+    pub(super) place: ConnectionOwner,
     pub(super) neighbours: std::sync::Arc<Neighbours>,
     /// The address of the socket.
     pub(super) addr: Option<SocketAddr>,
@@ -111,7 +111,7 @@ impl Routing {
         (!forwarded && owner.generation != self.place.generation).then_some(packet)
     }
 
-    fn forward_back(&self, owner: Place, packet: &Packet) -> bool {
+    fn forward_back(&self, owner: ConnectionOwner, packet: &Packet) -> bool {
         let predecessors = self.predecessors.get_or_init(|| Predecessors::open().ok());
         match (predecessors, self.addr) {
             (Some(predecessors), Some(addr)) => predecessors.forward(&self.keys, owner, addr, packet),
@@ -297,7 +297,7 @@ impl Core {
         tracing::info!(
             peer = %inner.machine.remote_address(),
             most = self.controls_per_second,
-            "a connection over QUIC ends: too many frames without data (http3.control_frames_per_second)"
+            "closed a QUIC connection: too many frames without data (http3.control_frames_per_second)"
         );
         inner.machine.close(now, code(flood::CODE), Bytes::from_static(flood::REASON.as_bytes()));
         inner.lose(ConnectionLost::Local(flood::CODE), &mut self.woken);

@@ -13,7 +13,7 @@ use quinn_proto::{EndpointConfig, ServerConfig, TransportConfig, ValidationToken
 
 use super::counts::EndpointCounts;
 use super::driver::{Driver, Routing};
-use super::ids::{IdGenerator, Place, QuicKeys, Steering};
+use super::ids::{ConnectionOwner, IdGenerator, QuicKeys, Steering};
 use super::limits::QuicLimits;
 use super::neighbours::Neighbours;
 use super::session::{Identities, ServerCrypto};
@@ -34,7 +34,7 @@ pub struct EndpointOptions {
     /// The keys of its address.
     pub keys: Arc<QuicKeys>,
     /// The worker of the endpoint.
-    pub place: Place,
+    pub place: ConnectionOwner,
     /// The endpoints of the address in all workers.
     pub neighbours: Arc<Neighbours>,
     /// How the kernel chooses the socket, if a program does.
@@ -122,7 +122,7 @@ impl Endpoint {
         poll_fn(|cx| self.driver.poll_run(cx)).await
     }
 
-    /// Refuses new clients from now on; connections go on.
+    /// Refuses new clients from now on; connections continue.
     pub fn close(&self) {
         let acceptor = {
             let mut core = self.driver.core.borrow_mut();
@@ -138,7 +138,7 @@ impl Endpoint {
     pub fn hand_over(&self) {
         let handed_over = self.driver.core.borrow_mut().hand_over();
         if let Err(error) = handed_over {
-            tracing::warn!(%error, "connections over QUIC end with the upgrade");
+            tracing::warn!(%error, "QUIC connections end with the upgrade");
         }
         self.driver.queue.wake();
     }

@@ -40,7 +40,7 @@ impl QuicKeys {
     /// Returns an error if the system has no random bytes.
     pub fn random() -> Result<QuicKeys, Unusable> {
         let mut bytes = SecretBytes::zeroed(KEY_BYTES);
-        getrandom::fill(&mut bytes).map_err(|_| Unusable::new("no random bytes for the keys of QUIC"))?;
+        getrandom::fill(&mut bytes).map_err(|_| Unusable::new("cannot get random bytes for QUIC keys"))?;
         QuicKeys::of(bytes)
     }
 
@@ -50,19 +50,19 @@ impl QuicKeys {
     /// Returns an error if their number is wrong.
     pub fn read(bytes: &[u8]) -> Result<QuicKeys, Unusable> {
         if bytes.len() != KEY_BYTES {
-            return Err(Unusable::new("the keys of QUIC have another length"));
+            return Err(Unusable::new("the QUIC keys have the wrong length"));
         }
         QuicKeys::of(bytes.into())
     }
 
     fn of(bytes: SecretBytes) -> Result<QuicKeys, Unusable> {
-        let failed = |_| Unusable::new("the keys of QUIC cannot be used");
+        let failed = |_| Unusable::new("the QUIC keys are invalid");
         let key = || UnboundCipherKey::new(&AES_128, &bytes[..16]);
         let seal = key().and_then(EncryptingKey::ecb).map_err(failed)?;
         let open = key().and_then(DecryptingKey::ecb).map_err(failed)?;
         let mut start = [0; 8];
         getrandom::fill(&mut start)
-            .map_err(|_| Unusable::new("no random bytes for the ids of QUIC connections"))?;
+            .map_err(|_| Unusable::new("cannot get random bytes for QUIC connection ids"))?;
         Ok(QuicKeys {
             bytes,
             seal,
@@ -93,7 +93,7 @@ impl QuicKeys {
     }
 
     /// Returns a new id for a place.
-    fn seal(&self, place: Place) -> [u8; ID_BYTES] {
+    fn seal(&self, place: ConnectionOwner) -> [u8; ID_BYTES] {
         let mut id = [0; ID_BYTES];
         id[..2].copy_from_slice(&place.generation.to_be_bytes());
         id[2..4].copy_from_slice(&place.worker.to_be_bytes());
@@ -105,11 +105,11 @@ impl QuicKeys {
     }
 
     /// Returns the place in an id; None if the id is not one of ours.
-    pub(super) fn open(&self, id: &[u8]) -> Option<Place> {
+    pub(super) fn open(&self, id: &[u8]) -> Option<ConnectionOwner> {
         let mut id: [u8; ID_BYTES] = id.try_into().ok()?;
         self.open.decrypt(&mut id, DecryptionContext::None).ok()?;
         let [a, b, c, d, 0, 0, 0, 0, ..] = id else { return None };
-        Some(Place { generation: u16::from_be_bytes([a, b]), worker: u16::from_be_bytes([c, d]) })
+        Some(ConnectionOwner { generation: u16::from_be_bytes([a, b]), worker: u16::from_be_bytes([c, d]) })
     }
 }
 
@@ -121,7 +121,7 @@ impl fmt::Debug for QuicKeys {
 
 /// The owner of a connection: a worker of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct ConnectionOwner {
     /// The number of the process among its predecessors.
     pub generation: u16,
     /// The number of the worker.
@@ -143,7 +143,7 @@ const DRAWS_MAX: u32 = 4096;
 /// Makes the ids of one endpoint.
 pub(super) struct IdGenerator {
     pub(super) keys: Arc<QuicKeys>,
-    pub(super) place: Place,
+    pub(super) place: ConnectionOwner,
     pub(super) steering: Option<Steering>,
 }
 
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn ids_name_their_worker_only_with_the_key() {
         let keys = Arc::new(QuicKeys::random().unwrap());
-        let place = Place { generation: 3, worker: 700 };
+        let place = ConnectionOwner { generation: 3, worker: 700 };
         let mut ids = IdGenerator { keys: Arc::clone(&keys), place, steering: None };
         let (one, other) = (ids.generate_cid(), ids.generate_cid());
         assert!(one != other && one.len() == ids.cid_len());
@@ -208,7 +208,7 @@ mod tests {
         let keys = Arc::new(QuicKeys::random().unwrap());
         for own in 0..3 {
             let steering = Some(Steering { sockets: 3, own });
-            let place = Place { generation: 0, worker: own as u16 };
+            let place = ConnectionOwner { generation: 0, worker: own as u16 };
             let mut ids = IdGenerator { keys: Arc::clone(&keys), place, steering };
             for _ in 0..20 {
                 let id = ids.generate_cid();

@@ -38,7 +38,7 @@ pub use arrival::Arrival;
 pub use connection::{Connection, IncomingStream};
 pub use counts::EndpointCounts;
 pub use endpoint::{Endpoint, EndpointOptions};
-pub use ids::{Place, QuicKeys, Steering};
+pub use ids::{ConnectionOwner, QuicKeys, Steering};
 pub use limits::QuicLimits;
 pub use neighbours::Neighbours;
 pub use quinn_proto::{Dir, StreamId};
@@ -69,9 +69,9 @@ impl std::fmt::Display for ConnectionLost {
                 write!(f, "the peer closed the connection with code {code:#x}")
             }
             ConnectionLost::Transport(code) => write!(f, "the connection broke with QUIC error {code:#x}"),
-            ConnectionLost::TimedOut => f.write_str("the peer was silent for too long"),
-            ConnectionLost::Reset => f.write_str("the peer does not know the connection any more"),
-            ConnectionLost::Local(code) => write!(f, "the connection was closed here with code {code:#x}"),
+            ConnectionLost::TimedOut => f.write_str("the peer sent nothing for too long"),
+            ConnectionLost::Reset => f.write_str("the peer no longer knows the connection"),
+            ConnectionLost::Local(code) => write!(f, "the gateway closed the connection with code {code:#x}"),
         }
     }
 }

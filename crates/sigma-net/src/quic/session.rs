@@ -86,7 +86,7 @@ impl crypto::ServerConfig for ServerCrypto {
 enum State {
     /// The ClientHello is incomplete.
     Hello { read: Vec<u8>, parameters: Vec<u8> },
-    /// The handshake runs, or is over.
+    /// The handshake runs, or has ended.
     Chosen(Box<Running>),
 }
 

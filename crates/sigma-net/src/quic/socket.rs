@@ -113,7 +113,7 @@ impl QuicSocket {
             Ok(()) => true,
             Err(error) => {
                 // A probe of the path's MTU may be too large, and an address may have no route.
-                tracing::debug!(%error, to = %transmit.destination, "a datagram was not sent");
+                tracing::debug!(%error, to = %transmit.destination, "cannot send a datagram");
                 true
             }
         }

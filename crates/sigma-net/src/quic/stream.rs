@@ -93,7 +93,7 @@ impl SendStream {
     /// wait, and an empty one only waits.
     ///
     /// # Errors
-    /// Returns an error if the stream or the connection is over.
+    /// Returns an error if the stream or the connection has ended.
     pub fn poll_send(&mut self, cx: &mut Context<'_>, chunk: &mut Chunk) -> Poll<Result<(), SendError>> {
         let mut inner = self.shared.inner.borrow_mut();
         if let Err(error) = self.check(&inner) {
@@ -218,7 +218,7 @@ impl SendStream {
         if let Some(stream) = inner.streams.get_mut(&self.id) {
             stream.priority = priority;
         }
-        // The machine does not know a stream that is over.
+        // The machine does not know a stream that has ended.
         let _ = inner.machine.send_stream(self.id).set_priority(priority);
     }
 }

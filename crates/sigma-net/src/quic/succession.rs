@@ -16,7 +16,7 @@ use quinn_proto::EcnCodepoint;
 use tokio::io::ReadBuf;
 use tokio::net::UnixDatagram;
 
-use super::ids::{Place, QuicKeys};
+use super::ids::{ConnectionOwner, QuicKeys};
 use super::socket::Packet;
 
 /// The addresses before a packet: ECN, source address and port, destination address or zeros.
@@ -26,7 +26,7 @@ const HEAD_BYTES: usize = 1 + 16 + 2 + 16;
 const PACKET_MAX: usize = 64 * 1024;
 
 /// Returns the socket name of a worker of a process, for the listener on `addr`.
-fn name_of(keys: &QuicKeys, place: Place, addr: SocketAddr) -> io::Result<UnixAddr> {
+fn name_of(keys: &QuicKeys, place: ConnectionOwner, addr: SocketAddr) -> io::Result<UnixAddr> {
     let text = format!("sigma-quic {} {} {addr}", place.generation, place.worker);
     let tag = aws_lc_rs::hmac::sign(&keys.reset(), text.as_bytes());
     UnixAddr::from_abstract_name(tag.as_ref())
@@ -45,7 +45,13 @@ impl Predecessors {
     }
 
     /// Forwards a packet; returns false if the process is gone, or does not keep up.
-    pub(super) fn forward(&self, keys: &QuicKeys, place: Place, addr: SocketAddr, packet: &Packet) -> bool {
+    pub(super) fn forward(
+        &self,
+        keys: &QuicKeys,
+        place: ConnectionOwner,
+        addr: SocketAddr,
+        packet: &Packet,
+    ) -> bool {
         let Ok(name) = name_of(keys, place, addr) else { return false };
         self.socket.send_to_addr(&encode(packet), &name).is_ok()
     }
@@ -84,7 +90,7 @@ pub(super) struct Forwarded {
 
 impl Forwarded {
     /// Begins to receive. Call it before the next process reads the UDP socket.
-    pub(super) fn open(keys: &QuicKeys, place: Place, addr: SocketAddr) -> io::Result<Forwarded> {
+    pub(super) fn open(keys: &QuicKeys, place: ConnectionOwner, addr: SocketAddr) -> io::Result<Forwarded> {
         let socket = StdUnixDatagram::bind_addr(&name_of(keys, place, addr)?)?;
         socket.set_nonblocking(true)?;
         let buffer = vec![0; HEAD_BYTES + PACKET_MAX].into();

@@ -83,7 +83,7 @@ fn bound() -> UdpSocket {
 fn server(limits: QuicLimits) -> (Endpoint, SocketAddr) {
     let options = EndpointOptions {
         keys: Arc::new(QuicKeys::random().unwrap()),
-        place: Place { generation: 0, worker: 0 },
+        place: ConnectionOwner { generation: 0, worker: 0 },
         neighbours: Arc::new(Neighbours::new(1)),
         steering: None,
         limits,
@@ -110,7 +110,7 @@ async fn accept(server: &Endpoint) -> Result<Connection, HandshakeError> {
 }
 
 impl Connection {
-    /// Sends a PING frame in a packet of its own.
+    /// Sends a PING frame in its own packet.
     fn ping_while_open(&self) -> Result<(), ConnectionLost> {
         let mut inner = self.shared().inner.borrow_mut();
         if let Some(lost) = inner.lost {
@@ -478,7 +478,7 @@ fn packets_of_another_worker_are_forwarded() {
             .map(|worker| {
                 let options = EndpointOptions {
                     keys: Arc::clone(&keys),
-                    place: Place { generation: 0, worker },
+                    place: ConnectionOwner { generation: 0, worker },
                     neighbours: Arc::clone(&neighbours),
                     steering: None,
                     limits: QuicLimits::default(),
@@ -488,7 +488,7 @@ fn packets_of_another_worker_are_forwarded() {
                 endpoint
             })
             .collect();
-        let place = Place { generation: 0, worker: 1 };
+        let place = ConnectionOwner { generation: 0, worker: 1 };
         let mut ids = IdGenerator { keys, place, steering: None };
         let id = quinn_proto::ConnectionIdGenerator::generate_cid(&mut ids);
         let packet = [&[0x41], &id[..], &[0; 30]].concat();

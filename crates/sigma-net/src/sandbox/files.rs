@@ -42,7 +42,7 @@ pub enum Enforced {
 /// Restricts the calling thread and the threads and programs that it starts from now on. It cannot be undone. It also
 /// removes the right to gain privileges by executing a file.
 ///
-/// A missing path is left out.
+/// A missing path is omitted.
 ///
 /// # Errors
 /// Returns the reason if the kernel has Landlock and refuses the restriction.

@@ -209,7 +209,7 @@ impl Greeting {
         &self.hello.alpn
     }
 
-    /// Whether the client has asked for TLS in cleartext before.
+    /// Whether the client has requested TLS in cleartext before.
     pub fn was_requested(&self) -> bool {
         self.hello.was_requested
     }
@@ -242,13 +242,13 @@ impl Greeting {
     ) -> Result<Stream, HandshakeError> {
         let asks_proof = self.asks_proof();
         let Greeting { hello, deadline } = self;
-        let handshake = answer(socket, (hello, asks_proof, &deadline), options, handshakes, choose);
+        let handshake = respond(socket, (hello, asks_proof, &deadline), options, handshakes, choose);
         deadline.bound(handshake).await.unwrap_or(Err(HandshakeError::TimedOut))
     }
 }
 
 /// Runs the handshake after the ClientHello.
-async fn answer(
+async fn respond(
     mut socket: Stream,
     (hello, asks_proof, deadline): (Hello, bool, &Deadline),
     options: &AcceptOptions,
@@ -361,7 +361,7 @@ struct Hello {
     order: Order,
     /// The offered protocols above TLS.
     alpn: Vec<Vec<u8>>,
-    /// The client has asked for TLS in cleartext.
+    /// The client has requested TLS in cleartext.
     was_requested: bool,
 }
 

@@ -96,7 +96,7 @@ impl ClientAuth {
         lists + self.inquiring.as_ref().map_or(0, Inquiring::revision)
     }
 
-    /// Returns true if responders are asked.
+    /// Returns true if responders are queried.
     pub(super) fn inquires(&self) -> bool {
         self.inquiring.is_some()
     }

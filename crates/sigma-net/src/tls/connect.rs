@@ -49,7 +49,7 @@ pub struct Authorities {
 
 impl Authorities {
     /// Returns the system's trusted authorities: from the file in the environment's `SSL_CERT_FILE`, else from the
-    /// first readable usual file. Unsupported authorities are left out, as elsewhere.
+    /// first readable usual file. Unsupported authorities are omitted, as elsewhere.
     ///
     /// # Errors
     /// Returns an error if there is no such file, or no supported certificate in it.
@@ -62,8 +62,7 @@ impl Authorities {
         };
         let bytes = bytes.ok_or_else(|| {
             Unusable::new(
-                "the system has no file of trusted authorities; install its ca-certificates package, \
-                 set SSL_CERT_FILE or name a file in the configuration",
+                "the system has no CA bundle; install the ca-certificates package, set SSL_CERT_FILE, or name a file in the configuration",
             )
         })?;
         let mut roots = RootCertStore::empty();
@@ -71,7 +70,7 @@ impl Authorities {
         let digests = certificates.iter().map(digest).collect();
         roots.add_parsable_certificates(certificates);
         if roots.is_empty() {
-            return Err(Unusable::new("the system's file of trusted authorities has no certificate in it"));
+            return Err(Unusable::new("the system's CA bundle contains no certificate"));
         }
         Ok(Authorities { roots: Arc::new(roots), digests: Arc::new(digests) })
     }

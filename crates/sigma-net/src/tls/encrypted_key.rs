@@ -124,8 +124,9 @@ struct Sealed<'d> {
     data: &'d [u8],
 }
 
-const DAMAGED: Locked = Locked::Unsupported("it is damaged");
-const OTHER: Locked = Locked::Unsupported("its encryption is not PBES2 with PBKDF2 and AES-CBC");
+const DAMAGED: Locked = Locked::Unsupported("the key is damaged");
+const OTHER: Locked =
+    Locked::Unsupported("its encryption is not supported; use PBES2 with PBKDF2 and AES-CBC");
 
 /// 1.2.840.113549.1.5.13
 const PBES2: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x05, 0x0d];
@@ -153,7 +154,9 @@ impl<'d> Sealed<'d> {
         let mut derivation = derivation.inside(SEQUENCE)?;
         let salt = derivation.take(OCTET_STRING)?;
         let rounds = number(derivation.take(INTEGER)?).filter(|rounds| *rounds <= ROUNDS_MAX);
-        let rounds = rounds.and_then(NonZeroU32::new).ok_or(Locked::Unsupported("it has too many rounds"))?;
+        let rounds = rounds
+            .and_then(NonZeroU32::new)
+            .ok_or(Locked::Unsupported("its PBKDF2 iteration count is too high"))?;
         if derivation.next_is(INTEGER) {
             derivation.take(INTEGER)?;
         }

@@ -123,9 +123,9 @@ impl ServerIdentity {
         config.map_err(|error| Unusable::new(error.to_string()))
     }
 
-    /// Returns the configuration for a listener that allows `versions` and offers `alpn`. Ciphers and groups come
-    /// from `offer` where this identity has no choice of its own; `order` decides whose cipher order applies. `early`
-    /// holds unless the identity asks for client certificates.
+    /// Returns the configuration for a listener that allows `versions` and offers `alpn`. Ciphers and groups come from
+    /// `offer` where this identity has no choice of its own; `order` decides whose cipher order applies. `early` holds
+    /// unless the identity requests client certificates.
     pub(super) fn config(
         &self,
         versions: Versions,

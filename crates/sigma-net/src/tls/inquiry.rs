@@ -41,7 +41,7 @@ pub struct Inquiry {
 
 impl Inquiry {
     /// Returns the OCSP request.
-    pub fn question(&self) -> &OcspQuestion {
+    pub fn query(&self) -> &OcspQuestion {
         &self.question
     }
 

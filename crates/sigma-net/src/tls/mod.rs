@@ -208,14 +208,14 @@ impl fmt::Display for HandshakeError {
         match self {
             HandshakeError::TimedOut => f.write_str("the TLS handshake was not complete in time"),
             HandshakeError::Displaced => {
-                f.write_str("the client fell silent in the TLS handshake while others waited for its place")
+                f.write_str("the client sent nothing during the TLS handshake while other handshakes waited")
             }
             HandshakeError::Closed => f.write_str("the peer closed the connection during the TLS handshake"),
             HandshakeError::Io(error) => write!(f, "the connection broke during the TLS handshake: {error}"),
-            HandshakeError::HelloTooLarge => f.write_str("the ClientHello is over its limit"),
-            HandshakeError::NoCertificate(Some(name)) => write!(f, "no certificate is for the name {name}"),
+            HandshakeError::HelloTooLarge => f.write_str("the ClientHello is too large"),
+            HandshakeError::NoCertificate(Some(name)) => write!(f, "no certificate for the name {name}"),
             HandshakeError::NoCertificate(None) => {
-                f.write_str("the client gave no server name, and there is no certificate for that case")
+                f.write_str("the client sent no server name (SNI), and there is no default certificate")
             }
             HandshakeError::NoVersion => {
                 f.write_str("the listener and the certificate allow no TLS version in common")
@@ -227,10 +227,10 @@ impl fmt::Display for HandshakeError {
                 f.write_str("the client sent cleartext, and the listener has TLS")
             }
             HandshakeError::Premature => {
-                f.write_str("bytes came behind PostgreSQL's SSLRequest or its response, before TLS began")
+                f.write_str("extra bytes after PostgreSQL's SSLRequest or its response, before TLS began")
             }
             HandshakeError::Declined => {
-                f.write_str("the server has no TLS: it responded N to PostgreSQL's SSLRequest")
+                f.write_str("the server does not support TLS: it responded N to PostgreSQL's SSLRequest")
             }
             HandshakeError::OtherProtocol => {
                 f.write_str("the server did not respond S or N to PostgreSQL's SSLRequest")

@@ -84,7 +84,7 @@ impl OcspQuestion {
     /// Returns an error if the second is not its issuer's, or one of them is malformed.
     pub fn about(chain: &[CertificateDer<'_>]) -> Result<OcspQuestion, Unusable> {
         let [own, issuer, ..] = chain else {
-            return Err(Unusable::new("the certificate of its issuer is missing after it"));
+            return Err(Unusable::new("the certificate of its issuer is missing; append it to the chain"));
         };
         let malformed = |_| Unusable::new("a certificate of the chain is malformed");
         let (parsed, above) = (
@@ -92,7 +92,7 @@ impl OcspQuestion {
             EndEntityCert::try_from(issuer).map_err(malformed)?,
         );
         if parsed.issuer() != above.subject() {
-            return Err(Unusable::new("the certificate after it is not its issuer's"));
+            return Err(Unusable::new("the next certificate of the chain is not its issuer"));
         }
         let key_info = above.subject_public_key_info();
         let key = public_key(&key_info).ok_or_else(|| Unusable::new("the key of its issuer is malformed"))?;
@@ -142,8 +142,8 @@ impl OcspQuestion {
     ///
     /// # Errors
     /// Returns an error if it is about another certificate, not signed by `signer`, from the future, or expired.
-    pub fn answer(&self, der: &[u8], now: i64, signer: Signer) -> Result<OcspAnswer, Unusable> {
-        let malformed = || Unusable::new("the answer is malformed");
+    pub fn verify(&self, der: &[u8], now: i64, signer: Signer) -> Result<OcspAnswer, Unusable> {
+        let malformed = || Unusable::new("the OCSP response is malformed");
         let basic = basic(der)?;
         let (whole, rest) = element_of(basic, SEQUENCE).ok_or_else(malformed)?;
         let (signed, data, certificates) = Signed::split(whole).ok_or_else(malformed)?;
@@ -152,16 +152,16 @@ impl OcspQuestion {
         }
         if signer == Signer::Verified && !self.is_signed(&signed, certificates, now) {
             return Err(Unusable::new(
-                "the answer is signed neither by the issuer of the certificate nor by a responder of its",
+                "the OCSP response is not signed by the issuer of the certificate or its responder",
             ));
         }
         let answer = self.found(data).ok_or_else(malformed)?;
-        let answer = answer.ok_or_else(|| Unusable::new("the answer is about another certificate"))?;
+        let answer = answer.ok_or_else(|| Unusable::new("the OCSP response is for another certificate"))?;
         if answer.this_update > now.saturating_add(AHEAD_S) {
-            return Err(Unusable::new("the answer is from the future: check the clocks"));
+            return Err(Unusable::new("the OCSP response has a time in the future: check the clocks"));
         }
         if answer.next_update.is_some_and(|next| next <= now) {
-            return Err(Unusable::new("the answer is past its next update"));
+            return Err(Unusable::new("the OCSP response has expired"));
         }
         Ok(answer)
     }
@@ -254,17 +254,17 @@ fn public_key(info: &[u8]) -> Option<&[u8]> {
 
 /// Returns the BasicOCSPResponse of a responder's message.
 fn basic(der: &[u8]) -> Result<&[u8], Unusable> {
-    let malformed = || Unusable::new("the answer is malformed");
+    let malformed = || Unusable::new("the OCSP response is malformed");
     let (content, rest) = element_of(der, SEQUENCE).ok_or_else(malformed)?;
     let (status, bytes) = element_of(content, ENUMERATED).ok_or_else(malformed)?;
     match status {
         [0] if rest.is_empty() => {}
         [0] => return Err(malformed()),
-        [1] => return Err(Unusable::new("the responder did not understand the question")),
-        [2] => return Err(Unusable::new("the responder has failed")),
-        [3] => return Err(Unusable::new("the responder wants to be asked later")),
-        [6] => return Err(Unusable::new("the responder does not answer for this certificate")),
-        _ => return Err(Unusable::new("the responder refuses to answer")),
+        [1] => return Err(Unusable::new("the OCSP responder reports a malformed request")),
+        [2] => return Err(Unusable::new("the OCSP responder reports an internal error")),
+        [3] => return Err(Unusable::new("the OCSP responder is busy: try again later")),
+        [6] => return Err(Unusable::new("the OCSP responder requires a signed request")),
+        _ => return Err(Unusable::new("the OCSP responder refuses the request")),
     }
     let parts = || {
         let (bytes, _) = element_of(element_of(bytes, FIELD_0)?.0, SEQUENCE)?;

@@ -60,10 +60,7 @@ impl Offer {
         let is_13 = |suite: &SupportedCipherSuite| suite.tls13().is_some();
         let (has_13, has_12) = (named.iter().any(is_13), named.iter().any(|suite| !is_13(suite)));
         if !has_12 && (!passed_over.is_empty() || !has_13) {
-            return Err(Unusable::new(format!(
-                "no cipher that can be offered; use {}",
-                ciphers().join(", ")
-            )));
+            return Err(Unusable::new(format!("no supported cipher is left; use {}", ciphers().join(", "))));
         }
         let others = PROVIDER.cipher_suites.iter().filter(|suite| match is_13(suite) {
             true => !has_13,
@@ -91,7 +88,7 @@ impl Offer {
             }
         }
         if chosen.is_empty() {
-            return Err(Unusable::new(format!("no curve; use {}", usual.join(", "))));
+            return Err(Unusable::new(format!("the list has no curve; use {}", usual.join(", "))));
         }
         self.groups = Some(chosen.into());
         Ok(self)
@@ -157,9 +154,9 @@ mod tests {
             Ok((&format!("{one} TLS_AES_256_GCM_SHA384"), 0)),
         );
         check(&format!("{one}:DHE-RSA-AES128-GCM-SHA256"), Ok((&format!("{one} {all_13}"), 1)));
-        check("DHE-RSA-AES128-GCM-SHA256", Err("no cipher that can be offered"));
-        check("DHE-RSA-AES128-GCM-SHA256:TLS_AES_128_GCM_SHA256", Err("no cipher that can be offered"));
-        check("", Err("no cipher that can be offered"));
+        check("DHE-RSA-AES128-GCM-SHA256", Err("no supported cipher is left"));
+        check("DHE-RSA-AES128-GCM-SHA256:TLS_AES_128_GCM_SHA256", Err("no supported cipher is left"));
+        check("", Err("no supported cipher is left"));
         check("AES128-SHA", Err("unknown cipher \"AES128-SHA\"; use TLS_AES_128_GCM_SHA256"));
         for bad in ["HIGH:!aNULL", "ecdhe-rsa-aes256-gcm-sha384", "ALL", "@SECLEVEL=0"] {
             check(bad, Err("unknown cipher"));

@@ -121,7 +121,7 @@ pub fn parse_chain(text: &str) -> Result<Vec<CertificateDer<'static>>, Unusable>
         chain.push(certificate);
     }
     if chain.is_empty() {
-        return Err(failed("there is no CERTIFICATE block in it"));
+        return Err(failed("it contains no CERTIFICATE block"));
     }
     Ok(chain)
 }
@@ -140,13 +140,15 @@ pub fn parse_key(text: &str, passphrases: &KeyPassphrases) -> Result<PrivateKey,
             Locked::Unsupported(reason) => failed(&format!("the key is encrypted, and {reason}; {DECRYPT}")),
             Locked::Wrong(file) => {
                 let file = file.map(|file| format!(" ({file})")).unwrap_or_default();
-                failed(&format!("no passphrase of tls.key_passphrases or tls.key_passphrase_files fits the encrypted key{file}"))
+                failed(&format!(
+                    "no passphrase of tls.key_passphrases or tls.key_passphrase_files decrypts the key{file}"
+                ))
             }
         });
     }
     let der = PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|error| match error {
         _ if is_encrypted(text) => failed(OLD_ENCRYPTION),
-        pem::Error::NoItemsFound => failed("there is no PRIVATE KEY block in it"),
+        pem::Error::NoItemsFound => failed("it contains no PRIVATE KEY block"),
         error => failed(&reason(&error)),
     })?;
     // The library's own text has no more information, and names its error types.
@@ -166,7 +168,7 @@ fn signing_key(mut der: PrivateKeyDer<'static>) -> Option<Arc<dyn SigningKey>> {
 const DECRYPT: &str = "decrypt it first: openssl pkey -in encrypted.key -out plain.key";
 
 /// The error for a key with a passphrase that is not known.
-const ENCRYPTED_KEY: &str = "the key is encrypted with a passphrase, and none is known; ssls, listeners and upstreams take tls.key_passphrase_files; or decrypt it: openssl pkey -in encrypted.key -out plain.key";
+const ENCRYPTED_KEY: &str = "the key is encrypted, and no passphrase is configured; set tls.key_passphrase_files, or decrypt the key: openssl pkey -in encrypted.key -out plain.key";
 
 /// The error for a key in OpenSSL's older form, whose passphrase is hardly stretched.
 const OLD_ENCRYPTION: &str =
@@ -180,8 +182,8 @@ fn is_encrypted(text: &str) -> bool {
 /// Returns the reason why a certificate cannot be used.
 fn unusable(error: &webpki::Error) -> String {
     match error {
-        webpki::Error::UnsupportedCertVersion => "is of X.509 version 1, which says neither whether it is an authority nor its names; make one of version 3, for example with `openssl req -x509` or with `openssl x509 -req -extfile`".to_owned(),
-        error => format!("is not X.509: {error}"),
+        webpki::Error::UnsupportedCertVersion => "has X.509 version 1, which lacks names and the CA flag; make one of version 3, for example with `openssl req -x509` or with `openssl x509 -req -extfile`".to_owned(),
+        error => format!("is not an X.509 certificate: {error}"),
     }
 }
 
@@ -191,7 +193,7 @@ fn reason(error: &pem::Error) -> String {
         pem::Error::MissingSectionEnd { .. } => "a block has no END line".to_owned(),
         pem::Error::IllegalSectionStart { .. } => "a BEGIN line is malformed".to_owned(),
         pem::Error::Base64Decode(_) => "a block is not base64".to_owned(),
-        pem::Error::NoItemsFound => "there is no block in it".to_owned(),
+        pem::Error::NoItemsFound => "it contains no PEM block".to_owned(),
         _ => "a block is too large".to_owned(),
     }
 }

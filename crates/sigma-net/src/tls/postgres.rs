@@ -30,7 +30,7 @@ const STARTUP_BYTES: u32 = 10_000;
 enum Opening {
     /// SSLRequest.
     Tls,
-    /// GSSENCRequest, which asks for another kind of encryption.
+    /// GSSENCRequest, which requests another kind of encryption.
     Gss,
     /// A session or a cancellation without encryption.
     Cleartext,
@@ -57,7 +57,7 @@ fn opening(bytes: &[u8]) -> Opening {
 }
 
 /// Responds to the requests of a client up to the first bytes of TLS, which are left in `input`. Returns whether the
-/// client has asked for TLS; one that begins with TLS, or with another protocol, has not.
+/// client has requested TLS; one that begins with TLS, or with another protocol, has not.
 ///
 /// # Errors
 /// Returns an error if the client begins in cleartext, or does not wait for the response.

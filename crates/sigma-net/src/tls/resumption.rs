@@ -73,7 +73,7 @@ impl SharedKey {
         let mut key = SharedKey(SecretBytes::zeroed(KEY_BYTES));
         // From the system: the library's own generator first gathers entropy for tens of milliseconds, which would
         // delay every start, with or without TLS.
-        getrandom::fill(&mut key.0).map_err(|_| Unusable::new("no random bytes for a ticket key"))?;
+        getrandom::fill(&mut key.0).map_err(|_| Unusable::new("cannot get random bytes for a ticket key"))?;
         Ok(key)
     }
 
@@ -103,7 +103,7 @@ impl Key {
         let (secret, mut name) = (&shared.0[NAME_BYTES..], [0; NAME_BYTES]);
         name.copy_from_slice(&shared.0[..NAME_BYTES]);
         let key = RandomizedNonceKey::new(&AES_256_GCM, secret);
-        let key = key.map_err(|_| Unusable::new("a ticket key cannot be used"))?;
+        let key = key.map_err(|_| Unusable::new("a ticket key is invalid"))?;
         Ok(Key { name, key, shared: shared.clone() })
     }
 

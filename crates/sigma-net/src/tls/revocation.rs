@@ -40,19 +40,19 @@ impl Crl {
         }
         let mut lists = Vec::new();
         for der in CertificateRevocationListDer::pem_slice_iter(bytes) {
-            let der = der.map_err(|_| Unusable::new("a block of the list is not PEM"))?;
+            let der = der.map_err(|_| Unusable::new("a block of the revocation list is not PEM"))?;
             lists.push(Crl::from_der(&der, authorities)?);
         }
         if lists.is_empty() {
-            return Err(Unusable::new("there is no X509 CRL block in it"));
+            return Err(Unusable::new("it contains no X509 CRL block"));
         }
         Ok(lists)
     }
 
     fn from_der(der: &[u8], authorities: &[CertificateDer<'_>]) -> Result<Crl, Unusable> {
         let list = OwnedCertRevocationList::from_der(der)
-            .map_err(|error| Unusable::new(format!("the list cannot be used: {error}")))?;
-        let malformed = || Unusable::new("the list is malformed");
+            .map_err(|error| Unusable::new(format!("the revocation list is invalid: {error}")))?;
+        let malformed = || Unusable::new("the revocation list is malformed");
         let (content, _) = element_of(der, SEQUENCE).ok_or_else(malformed)?;
         let (signed, fields, _) = Signed::split(content).ok_or_else(malformed)?;
         let (this_update, next_update) = times(fields).ok_or_else(malformed)?;
@@ -65,7 +65,7 @@ impl Crl {
         };
         let mut issuers = authorities.iter().filter(is_issuer).peekable();
         if issuers.peek().is_some() && !issuers.any(|issuer| signed.is_by(issuer)) {
-            return Err(Unusable::new("the list is not signed by the authority that it names"));
+            return Err(Unusable::new("the revocation list is not signed by its issuer"));
         }
         Ok(crl)
     }

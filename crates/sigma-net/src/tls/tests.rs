@@ -541,9 +541,9 @@ fn bad_material_is_rejected_with_a_reason() {
         let error = Pair::parse(cert, key, None).unwrap_err().to_string();
         assert_eq!(error, expected);
     };
-    check("", &key, "failed to parse cert: there is no CERTIFICATE block in it");
-    check("nonsense", &key, "failed to parse cert: there is no CERTIFICATE block in it");
-    check(&key, &key, "failed to parse cert: there is no CERTIFICATE block in it");
+    check("", &key, "failed to parse cert: it contains no CERTIFICATE block");
+    check("nonsense", &key, "failed to parse cert: it contains no CERTIFICATE block");
+    check(&key, &key, "failed to parse cert: it contains no CERTIFICATE block");
     check(
         &cert.replace("-----END CERTIFICATE-----", ""),
         &key,
@@ -552,14 +552,18 @@ fn bad_material_is_rejected_with_a_reason() {
     let garbled = "-----BEGIN CERTIFICATE-----\n!!!!\n-----END CERTIFICATE-----\n";
     check(garbled, &key, "failed to parse cert: a block is not base64");
     let hollow = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
-    check(hollow, &key, "failed to parse cert: certificate 1 is not X.509: TrailingData(SignedData)");
+    check(
+        hollow,
+        &key,
+        "failed to parse cert: certificate 1 is not an X.509 certificate: TrailingData(SignedData)",
+    );
     check(
         &format!("{cert}{hollow}"),
         &key,
-        "failed to parse cert: certificate 2 is not X.509: TrailingData(SignedData)",
+        "failed to parse cert: certificate 2 is not an X.509 certificate: TrailingData(SignedData)",
     );
-    check(&cert, "", "failed to parse key: there is no PRIVATE KEY block in it");
-    check(&cert, &cert, "failed to parse key: there is no PRIVATE KEY block in it");
+    check(&cert, "", "failed to parse key: it contains no PRIVATE KEY block");
+    check(&cert, &cert, "failed to parse key: it contains no PRIVATE KEY block");
     check(
         &cert,
         "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n",
@@ -568,8 +572,7 @@ fn bad_material_is_rejected_with_a_reason() {
     check(
         &cert,
         "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n",
-        "failed to parse key: the key is encrypted with a passphrase, and none is known; ssls, listeners and \
-         upstreams take tls.key_passphrase_files; or decrypt it: openssl pkey -in encrypted.key -out plain.key",
+        "failed to parse key: the key is encrypted, and no passphrase is configured; set tls.key_passphrase_files, or decrypt the key: openssl pkey -in encrypted.key -out plain.key",
     );
     check(&cert, &other_key, "the key does not belong to the certificate");
     let auth = ClientAuth::new("x", 1, Demand::Required).unwrap_err().to_string();
@@ -610,9 +613,9 @@ fn silence_and_nonsense_end_the_handshake() {
         check(&[0, 0, 0, 8, 4, 210, 22, 47], false, 10_000, 1000, "sent cleartext").await;
         check(b"GET / HTT", false, 100, 1000, "not complete in time").await;
         check(b"GET /aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", false, 10_000, 20, "sent cleartext").await;
-        check(&[22, 3, 1, 0x3f, 0xff, 1, 0, 0x40, 0], false, 10_000, 8, "over its limit").await;
+        check(&[22, 3, 1, 0x3f, 0xff, 1, 0, 0x40, 0], false, 10_000, 8, "too large").await;
         let long = [&[22, 3, 1, 0x3f, 0xff, 1, 0, 0x7f, 0xff][..], &[0; 4000]].concat();
-        check(&long, false, 10_000, 2000, "over its limit").await;
+        check(&long, false, 10_000, 2000, "too large").await;
         // A silent server.
         let (near, _far) = sockets().await;
         let result = root.client().connect(Stream::Tcp(near), "a.test", 100).await;

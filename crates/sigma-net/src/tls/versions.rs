@@ -79,7 +79,7 @@ impl Versions {
             }
         }
         if versions.is_empty() {
-            return Err(Unusable::new("no protocol version that can be offered; add TLSv1.2 or TLSv1.3"));
+            return Err(Unusable::new("no supported protocol version is left; add TLSv1.2 or TLSv1.3"));
         }
         Ok((versions, dropped))
     }

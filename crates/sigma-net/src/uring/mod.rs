@@ -82,16 +82,16 @@ pub(crate) async fn run(sizes: Sizes) {
             Ok(alarm) => poll_fn(|cx| poll_turns(&alarm, cx)).await,
             Err(error) => error,
         };
-        tracing::error!(%error, "io_uring has failed: a worker's connections end, and io_uring is started again");
+        tracing::error!(%error, "io_uring failed: a worker's connections end, and io_uring restarts");
         let number = end();
         tokio::time::sleep(PAUSE).await;
         while let Err(error) = begin(sizes, number.wrapping_add(1)) {
             if error.kind() == io::ErrorKind::PermissionDenied {
                 // Forbidden by the filter of system calls, or by the system: a retry is useless.
-                tracing::error!(%error, "io_uring may not be started again: the worker goes on with epoll");
+                tracing::error!(%error, "io_uring cannot restart: the worker uses epoll");
                 return;
             }
-            tracing::error!(%error, "io_uring cannot be started again; the worker retries");
+            tracing::error!(%error, "cannot restart io_uring; the worker retries");
             tokio::time::sleep(PAUSE).await;
         }
     }

@@ -413,7 +413,7 @@ impl Drop for Ring {
                 ManuallyDrop::drop(&mut self.connections);
             }
         } else {
-            tracing::warn!("io_uring does not end; memory that it may use is left to it");
+            tracing::warn!("io_uring does not end; the memory that it may use is not freed");
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::field::Field;
 use crate::line::{Line, Put};
 
 /// Appends one line with its newline. The name of a member is the name of its variable. A missing value is `null`;
-/// missing members of traces are left out.
+/// missing members of traces are omitted.
 pub(super) fn render<E: Entry>(entry: &E, clock: &Clock, line: &mut Line) {
     const REFERER: Field = Field::HttpHeader(Cow::Borrowed("referer"));
     const USER_AGENT: Field = Field::HttpHeader(Cow::Borrowed("user-agent"));

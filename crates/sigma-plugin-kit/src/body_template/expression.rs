@@ -137,7 +137,7 @@ pub(super) fn text_of(value: &Value) -> Result<Cow<'_, str>, String> {
         Value::Bool(truth) => Cow::Borrowed(if *truth { "true" } else { "false" }),
         Value::Number(number) => Cow::Owned(number_text(number)),
         Value::Array(_) | Value::Object(_) => {
-            return Err("a table has no text, write _escape_json(…) around it".to_owned());
+            return Err("a table cannot be written as text; use _escape_json(…)".to_owned());
         }
     })
 }
@@ -234,7 +234,7 @@ impl Function {
 fn limited(text: String, scope: &Scope<'_>) -> Result<Value, String> {
     scope.spend(text.len())?;
     if text.len() > scope.most_text {
-        Err("a text is over the limit of the body".to_owned())
+        Err("a string exceeds the limit of the body".to_owned())
     } else {
         Ok(text.into())
     }

@@ -11,7 +11,7 @@ use sigma_schema::expr::VarName;
 use expression::{Expression, Scope, escaped, html_entity, is_true, text_of};
 use syntax::Tokens;
 
-/// Blocks within each other.
+/// Blocks nested in each other.
 const MAX_DEPTH: usize = 30;
 
 /// A template, compiled.
@@ -162,7 +162,7 @@ impl<'v> Rendering<'v> {
             Cow::Borrowed(Value::Object(members)) => {
                 members.iter().try_for_each(|(key, value)| self.turn(each, json!(key), value))
             }
-            _ => Err("a loop goes over a value that is not a table".to_owned()),
+            _ => Err("a loop iterates over a value that is not a table".to_owned()),
         }
     }
 
@@ -179,12 +179,12 @@ impl<'v> Rendering<'v> {
     fn count(&mut self, count: &'v Count) -> Result<(), String> {
         let whole = |scope: &Scope<'v>, expression: &Expression| {
             let value = expression.value(scope)?;
-            value.as_i64().ok_or_else(|| "a loop counts with a value that is not a whole number".to_owned())
+            value.as_i64().ok_or_else(|| "the bounds of a loop must be integers".to_owned())
         };
         let (mut at, to) = (whole(&self.scope, &count.from)?, whole(&self.scope, &count.to)?);
         let step = count.step.as_ref().map_or(Ok(1), |step| whole(&self.scope, step))?;
         if step == 0 {
-            return Err("a loop counts with steps of 0".to_owned());
+            return Err("the step of a loop is 0".to_owned());
         }
         while (step > 0 && at <= to) || (step < 0 && at >= to) {
             self.scope.spend(0)?;
@@ -200,7 +200,7 @@ impl<'v> Rendering<'v> {
     fn push(&mut self, text: &str) -> Result<(), String> {
         self.scope.spend(text.len())?;
         if self.out.len() + text.len() > self.scope.most_text {
-            return Err("the result is over the limit of the body".to_owned());
+            return Err("the result exceeds the limit of the body".to_owned());
         }
         self.out.push_str(text);
         Ok(())
@@ -246,7 +246,7 @@ impl Parser {
         let mut nodes = Vec::new();
         while let Some((line, part)) = self.0.pop() {
             if depth > MAX_DEPTH {
-                return Err(format!("line {line}: more than {MAX_DEPTH} blocks within each other"));
+                return Err(format!("line {line}: blocks are nested deeper than {MAX_DEPTH}"));
             }
             nodes.push(match part {
                 Part::Node(node) => node,
@@ -274,7 +274,7 @@ impl Parser {
                 Some((_, Closing::End)) => return Ok(Node::If(branches)),
                 Some((_, Closing::ElseIf(condition))) if !is_last => Some(condition),
                 Some((_, Closing::Else)) if !is_last => None,
-                Some((line, end)) => return Err(format!("line {line}: `{}` behind `else`", end.word())),
+                Some((line, end)) => return Err(format!("line {line}: `{}` after `else`", end.word())),
                 None => return Err(format!("line {line}: `if` without `end`")),
             };
         }
@@ -332,7 +332,7 @@ fn items(text: &str) -> Result<Vec<Item>, String> {
             "{#" => {}
             "{-raw-}" | "{-verbatim-}" => items.push((line, Part::Node(Node::Text(inside.to_owned())))),
             other => {
-                return Err(format!("line {line}: `{other}` is not understood: templates include no others"));
+                return Err(format!("line {line}: unknown `{other}`: templates cannot include others"));
             }
         }
         // The line of a statement ends with it.
@@ -380,7 +380,7 @@ fn statements(text: &str) -> Result<Vec<Part>, String> {
             tokens.expect("=")?;
             Part::Node(Node::Local(name, tokens.expression()?))
         } else {
-            return Err("only `if`, `elseif`, `else`, `for`, `local` and `end` are understood".to_owned());
+            return Err("unknown statement: write `if`, `elseif`, `else`, `for`, `local` or `end`".to_owned());
         });
     }
 }
@@ -398,7 +398,7 @@ fn looped(tokens: &mut Tokens) -> Result<Part, String> {
     let value = if tokens.take(",") { tokens.name()? } else { "_".to_owned() };
     tokens.expect("in")?;
     let is_list = match (tokens.take("ipairs"), tokens.take("pairs")) {
-        (false, false) => return Err("a loop goes over `pairs(…)` or `ipairs(…)`".to_owned()),
+        (false, false) => return Err("a loop needs `pairs(…)` or `ipairs(…)`".to_owned()),
         (is_list, _) => is_list,
     };
     tokens.expect("(")?;
@@ -492,29 +492,29 @@ mod tests {
             assert!(error.contains(expected), "{template}: {error}");
         };
         check("{{missing.x}}", "attempt to index a nil value");
-        check("{{list}}", "a table has no text");
+        check("{{list}}", "a table cannot be written as text");
         check("{{missing .. 'x'}}", "attempt to concatenate a nil value");
         check("{{name + 1}}", "attempt to perform arithmetic on a string value");
         check("{{n < name}}", "attempt to compare number with string");
         check("{% for _, v in pairs(n) do %}{% end %}", "not a table");
         check("{% for i = 1, 100000000 do %}{% end %}", "too many steps");
-        check("{% for i = 1, 1000 do %}xxxx{% end %}", "over the limit");
+        check("{% for i = 1, 1000 do %}xxxx{% end %}", "exceeds the limit");
         check(
             "{% local x = 'aaaaaaaaaa' %}{% local x = x..x..x..x..x %}{% local x = x..x..x..x..x %}{% local x = x..x..x..x..x %}",
-            "over the limit",
+            "exceeds the limit",
         );
-        check("a\n{{os.exit(1)}}", "line 2: `os.exit(1)`: the function `os.exit` is not known");
-        check("{{_ctx.headers}}", "of `_ctx` only");
+        check("a\n{{os.exit(1)}}", "line 2: `os.exit(1)`: unknown function `os.exit`");
+        check("{{_ctx.headers}}", "`_ctx` has only");
         check("{{n n}}", "an operator is missing");
         check("{{}}", "a value is missing");
-        check("{{'a}}", "a text has no end");
-        check("{% x = 1 %}", "only `if`");
-        check("{% while true do %}{% end %}", "only `if`");
+        check("{{'a}}", "a string is not closed");
+        check("{% x = 1 %}", "unknown statement: write `if`");
+        check("{% while true do %}{% end %}", "unknown statement: write `if`");
         check("{% if n then %}", "line 1: `if` without `end`");
         check("{% end %}", "line 1: `end` without a beginning");
         check("{% for i = 1, 2 do %}{% else %}{% end %}", "`else` in a loop");
-        check("{(other.html)}", "`{(` is not understood");
-        check(&format!("{{{{{}n}}}}", "(".repeat(200)), "within each other");
+        check("{(other.html)}", "unknown `{(`");
+        check(&format!("{{{{{}n}}}}", "(".repeat(200)), "nested deeper");
         check(&"{% if n then %}".repeat(50), "more than 30 blocks");
         check(&format!("{{{{n{}}}}}", "+n".repeat(600)), "split it");
     }

@@ -5,7 +5,7 @@ use sigma_schema::expr::VarName;
 
 use super::expression::{Binary, Expression, Function, Unary, number};
 
-/// Expressions within each other.
+/// Expressions nested in each other.
 const MAX_DEPTH: usize = 50;
 
 /// Words and signs of one expression: each may be a call within another when it is evaluated.
@@ -47,7 +47,7 @@ impl Tokens {
                     // `1..x` joins.
                     end = rest[..end].find("..").unwrap_or(end);
                     let parsed = rest[..end].parse::<f64>().ok().filter(|parsed| parsed.is_finite());
-                    let parsed = parsed.ok_or_else(|| format!("`{}` is no number", &rest[..end]))?;
+                    let parsed = parsed.ok_or_else(|| format!("`{}` is not a number", &rest[..end]))?;
                     if let Value::Number(number) = number(parsed) {
                         tokens.push(Token::Number(number));
                     }
@@ -60,7 +60,7 @@ impl Tokens {
                 }
                 _ => {
                     let symbol = SYMBOLS.iter().find(|symbol| rest.starts_with(**symbol));
-                    let symbol = symbol.ok_or_else(|| format!("`{first}` is not understood"))?;
+                    let symbol = symbol.ok_or_else(|| format!("unexpected `{first}`"))?;
                     tokens.push(Token::Symbol(symbol));
                     symbol.len()
                 }
@@ -68,7 +68,7 @@ impl Tokens {
             rest = rest[length..].trim_start();
         }
         if tokens.len() > MAX_TOKENS {
-            return Err(format!("more than {MAX_TOKENS} words and signs, split it"));
+            return Err(format!("more than {MAX_TOKENS} tokens; split the expression"));
         }
         tokens.reverse();
         Ok(Tokens(tokens))
@@ -131,7 +131,7 @@ impl Tokens {
     /// Parses operators of this level and those that bind closer.
     fn binary(&mut self, level: usize, depth: usize) -> Result<Expression, String> {
         if depth > MAX_DEPTH {
-            return Err(format!("more than {MAX_DEPTH} expressions within each other"));
+            return Err(format!("expressions are nested deeper than {MAX_DEPTH}"));
         }
         let Some(operators) = LEVELS.get(level) else { return self.unary(depth + 1) };
         let mut left = self.binary(level + 1, depth)?;
@@ -146,7 +146,7 @@ impl Tokens {
         for (word, operator) in [("not", Unary::Not), ("#", Unary::Length), ("-", Unary::Minus)] {
             if self.take(word) {
                 if depth > MAX_DEPTH {
-                    return Err(format!("more than {MAX_DEPTH} expressions within each other"));
+                    return Err(format!("expressions are nested deeper than {MAX_DEPTH}"));
                 }
                 return Ok(Expression::Unary(operator, Box::new(self.unary(depth + 1)?)));
             }
@@ -195,12 +195,12 @@ impl Tokens {
                 return Ok(value);
             }
         }
-        Err(format!("more than {MAX_DEPTH} members of members"))
+        Err(format!("members are nested deeper than {MAX_DEPTH}"))
     }
 
     /// Parses the rest after `_ctx`.
     fn variable(&mut self) -> Result<Expression, String> {
-        const WRONG: &str = "of `_ctx` only `_ctx.var.NAME` is understood";
+        const WRONG: &str = "`_ctx` has only `_ctx.var.NAME`";
         let is_var = self.take(".") && self.take("var");
         let name = match (is_var, self.next()) {
             (true, Some(Token::Symbol("."))) => self.name()?,
@@ -232,15 +232,14 @@ const LEVELS: [&[(&str, Binary)]; 6] = [
 ];
 
 fn function(called: &Expression) -> Result<Function, String> {
-    const KNOWN: &str =
-        "known are _escape_json, _escape_xml, tostring, tonumber, string.upper and string.lower";
+    const KNOWN: &str = "use _escape_json, _escape_xml, tostring, tonumber, string.upper or string.lower";
     let name = match called {
         Expression::Name(name) => name.to_string(),
         Expression::Member(of, key) => match (&**of, &**key) {
             (Expression::Name(of), Expression::Constant(Value::String(key))) => format!("{of}.{key}"),
-            _ => return Err(format!("a value is called; {KNOWN}")),
+            _ => return Err(format!("a value is not a function; {KNOWN}")),
         },
-        _ => return Err(format!("a value is called; {KNOWN}")),
+        _ => return Err(format!("a value is not a function; {KNOWN}")),
     };
     Ok(match &*name {
         "_escape_json" => Function::EscapeJson,
@@ -249,7 +248,7 @@ fn function(called: &Expression) -> Result<Function, String> {
         "tonumber" => Function::Number,
         "string.upper" => Function::Upper,
         "string.lower" => Function::Lower,
-        _ => return Err(format!("the function `{name}` is not known; {KNOWN}")),
+        _ => return Err(format!("unknown function `{name}`; {KNOWN}")),
     })
 }
 
@@ -265,10 +264,10 @@ fn quoted(text: &str, quote: char) -> Result<(String, usize), String> {
                 Some((_, 'r')) => '\r',
                 Some((_, 't')) => '\t',
                 Some((_, char @ ('\\' | '"' | '\''))) => char,
-                _ => return Err("a text has an escape that is not understood".to_owned()),
+                _ => return Err("a string has an unknown escape".to_owned()),
             }),
             _ => out.push(char),
         }
     }
-    Err("a text has no end".to_owned())
+    Err("a string is not closed".to_owned())
 }

@@ -10,10 +10,10 @@ use sigma_net::tls::ClientTls;
 use tokio::time::Instant;
 
 use super::sasl::Sasl;
-use super::wire::{self, Absent, Answer, Topic};
+use super::wire::{self, Absent, BrokerResponse, Topic};
 use crate::server::{Host, Security, ServerLocation, TcpServer};
 
-/// Bytes of most answers: the partitions of a topic, 30 bytes each, are the most.
+/// Bytes of most responses: the partitions of a topic, 30 bytes each, are the most.
 pub const LONGEST_ANSWER: usize = 4 << 20;
 
 /// Connections that are kept to each broker.
@@ -40,7 +40,7 @@ pub struct Broker {
 pub struct Settings {
     /// The name of the plugin, for log lines.
     pub plugin: &'static str,
-    /// The brokers that are asked for the others.
+    /// The brokers that list the others.
     pub brokers: Vec<Broker>,
     /// The encryption of connections.
     pub security: Security,
@@ -59,14 +59,14 @@ pub struct Cluster {
     settings: Settings,
     /// By host and port; a broker that has moved has another one.
     servers: Mutex<HashMap<(String, u16), Arc<Peer>>>,
-    known: Mutex<Known>,
+    known: Mutex<PartitionLeaders>,
 }
 
 /// The places of partitions.
 #[derive(Default)]
-struct Known {
+struct PartitionLeaders {
     topics: HashMap<Box<str>, (Instant, Arc<Topic>)>,
-    /// The configured broker that is asked first.
+    /// The configured broker that is queried first.
     first: usize,
 }
 
@@ -136,7 +136,7 @@ impl Cluster {
             }
         };
         let brokers = &self.settings.brokers;
-        let mut last = Failure::from("there is no broker".to_owned());
+        let mut last = Failure::from("no broker is configured".to_owned());
         for at in (0..brokers.len()).map(|next| (first + next) % brokers.len()) {
             match self.ask_for_topic(&brokers[at], name).await {
                 Ok(topic) => {
@@ -158,7 +158,7 @@ impl Cluster {
     async fn ask_for_topic(&self, broker: &Broker, name: &str) -> Result<Topic, Failure> {
         let peer = self.peer_at(&broker.host, broker.port);
         let answer = peer.ask(&wire::metadata(name, self.settings.absent), LONGEST_ANSWER).await?;
-        Ok(Answer::new(&answer)?.partitions()?)
+        Ok(BrokerResponse::new(&answer)?.partitions()?)
     }
 
     /// Returns a topic if it exists.
@@ -256,7 +256,7 @@ impl Peer {
     async fn log_in(&self, stream: &mut Stream) -> Result<(), String> {
         let Some(sasl) = &self.sasl else { return Ok(()) };
         let asked = self.server.ask(stream, &wire::handshake(sasl.mechanism.name()), LONGEST_ANSWER).await?;
-        Answer::new(&asked)?.agreed()?;
+        BrokerResponse::new(&asked)?.agreed()?;
         let Some(scram) = sasl.scram()? else {
             self.tell(stream, &sasl.plain()).await?;
             return Ok(());
@@ -269,7 +269,7 @@ impl Peer {
     /// Sends a message of the mechanism and returns the broker's.
     async fn tell(&self, stream: &mut Stream, message: &[u8]) -> Result<Vec<u8>, String> {
         let answer = self.server.ask(stream, &wire::authenticate(message), LONGEST_ANSWER).await?;
-        Answer::new(&answer)?.authenticated().map(<[u8]>::to_vec)
+        BrokerResponse::new(&answer)?.authenticated().map(<[u8]>::to_vec)
     }
 }
 

@@ -1,17 +1,17 @@
 //! Properties of any answers of brokers.
 
 use super::records;
-use super::wire::Answer;
+use super::wire::BrokerResponse;
 
 /// Most bytes of records that are read at once.
 const ROOM: usize = 64 << 10;
 
-/// An answer to a request for records is read or rejected, and the records are in order, fit in the room, and end at
+/// A response to a request for records is read or rejected, and the records are in order, fit in the room, and end at
 /// the announced offset. The first byte says from which offset on.
 pub fn kafka_fetch(input: &[u8]) {
     let Some((from, input)) = input.split_first() else { return };
     let from = i64::from(*from);
-    let fetched = Answer::new(input).and_then(|mut answer| answer.fetched());
+    let fetched = BrokerResponse::new(input).and_then(|mut answer| answer.fetched());
     let answered = fetched.ok().and_then(Result::ok).map(<[u8]>::to_vec);
     // Also batches alone, and with a valid checksum, so that the rest is read.
     let mut sealed = input.to_vec();
@@ -29,6 +29,6 @@ pub fn kafka_fetch(input: &[u8]) {
             assert!(reached.records == count && reached.next >= next);
         }
     }
-    let _ = Answer::new(input).and_then(|mut answer| answer.offset());
-    let _ = Answer::new(input).and_then(|mut answer| answer.partitions());
+    let _ = BrokerResponse::new(input).and_then(|mut answer| answer.offset());
+    let _ = BrokerResponse::new(input).and_then(|mut answer| answer.partitions());
 }

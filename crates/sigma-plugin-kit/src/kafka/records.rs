@@ -134,7 +134,7 @@ pub fn read(
             found => found?,
         };
         let Some((batch, rest)) = found else {
-            return if is_first { Err("the first batch is cut off".to_owned()) } else { Ok(reached) };
+            return if is_first { Err("the first batch is truncated".to_owned()) } else { Ok(reached) };
         };
         let before = reached.records;
         match batch.read(&mut reached, &mut left, room, &mut give) {
@@ -159,13 +159,15 @@ fn first(bytes: &[u8]) -> Result<Option<(Batch<'_>, &[u8])>, String> {
     let Some((batch, rest)) = bytes.split_at_checked(end) else { return Ok(None) };
     match batch.get(CHECKSUM.start - 1) {
         Some(&VERSION) => {}
-        Some(older) => return Err(format!("a batch has version {older} of the format, and 2 is read")),
+        Some(older) => {
+            return Err(format!("a batch has format version {older}; only version 2 is supported"));
+        }
         None => return Err(DAMAGED.to_owned()),
     }
     let mut fields = Fields(batch.get(CHECKSUM).ok_or(DAMAGED)?);
     let (sum, covered) = (fields.i32()? as u32, batch.get(CHECKSUM.end..).ok_or(DAMAGED)?);
     if sum != crc32c(covered) {
-        return Err("a batch is damaged: its checksum is another one".to_owned());
+        return Err("a batch is damaged: its checksum does not match".to_owned());
     }
     Batch::new(base, covered).map(|batch| Some((batch, rest)))
 }
@@ -182,7 +184,7 @@ pub fn seal(batches: &mut [u8]) {
 }
 
 /// The error for bytes that are not a valid batch.
-const DAMAGED: &str = "a batch cannot be read";
+const DAMAGED: &str = "a batch is malformed";
 
 /// A batch whose checksum is right.
 struct Batch<'b> {
@@ -280,14 +282,14 @@ impl<'b> Batch<'b> {
                     3 => "lz4",
                     _ => "an unknown method",
                 };
-                Err(format!("a batch is compressed by {name}; uncompressed ones, gzip and zstd are read"))
+                Err(format!("a batch is compressed with {name}; only gzip and zstd are supported"))
             }
         }
     }
 }
 
 fn too_long(room: usize) -> String {
-    format!("a compressed batch has more than {room} bytes in it, or bytes out of proportion to its size")
+    format!("a compressed batch exceeds {room} bytes, or its compression ratio is too high")
 }
 
 fn gunzipped(compressed: &[u8], room: usize) -> Result<Vec<u8>, String> {
@@ -476,7 +478,7 @@ mod tests {
             assert_eq!(given, [record(5, b"a"), record(6, b"bc")], "{cut}");
             assert_eq!(reached, Ok(Reached { next: 7, records: 2 }));
         }
-        assert_eq!(all(&log[..20], 5, ROOM).1, Err("the first batch is cut off".to_owned()));
+        assert_eq!(all(&log[..20], 5, ROOM).1, Err("the first batch is truncated".to_owned()));
         assert_eq!(all(b"", 5, ROOM), (vec![], Ok(Reached { next: 5, records: 0 })));
     }
 
@@ -496,7 +498,7 @@ mod tests {
             assert_eq!(all(&noise, 0, ROOM).1, Err(DAMAGED.to_owned()), "{method}");
         }
         for (method, name) in [(2, "snappy"), (3, "lz4"), (5, "an unknown method")] {
-            let told = format!("a batch is compressed by {name}; uncompressed ones, gzip and zstd are read");
+            let told = format!("a batch is compressed with {name}; only gzip and zstd are supported");
             let log = batch_with(0, method, &[b"a"], <[u8]>::to_vec);
             assert_eq!(all(&log, 0, ROOM).1, Err(told.clone()));
             // The records before a bad batch are read; the error comes when it is the first one.
@@ -537,7 +539,7 @@ mod tests {
         for at in 21..log.len() {
             let mut damaged = log.clone();
             damaged[at] ^= 1;
-            let told = "a batch is damaged: its checksum is another one".to_owned();
+            let told = "a batch is damaged: its checksum does not match".to_owned();
             assert_eq!(all(&damaged, 0, ROOM), (vec![], Err(told)), "{at}");
         }
         let check = |change: &dyn Fn(&mut Vec<u8>), expected: &str| {
@@ -545,7 +547,7 @@ mod tests {
             change(&mut damaged);
             assert_eq!(all(&sealed(damaged), 0, ROOM).1, Err(expected.to_owned()));
         };
-        check(&|log| log[16] = 1, "a batch has version 1 of the format, and 2 is read");
+        check(&|log| log[16] = 1, "a batch has format version 1; only version 2 is supported");
         check(&|log| log[8..12].copy_from_slice(&(-1_i32).to_be_bytes()), DAMAGED);
         check(&|log| log[..8].copy_from_slice(&i64::MAX.to_be_bytes()), DAMAGED);
         check(&|log| log[..8].copy_from_slice(&(-1_i64).to_be_bytes()), DAMAGED);

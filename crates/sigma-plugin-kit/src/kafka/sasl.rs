@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use sigma_schema::Confidential;
 
-/// The rounds that a broker may ask for: less is weak (RFC 7677, §4), and more would block the control thread.
+/// The rounds that a broker may request: less is weak (RFC 7677, §4), and more would block the control thread.
 const ROUNDS: std::ops::RangeInclusive<u32> = 4096..=100_000;
 
 /// The gateway's credentials for a broker.
@@ -63,7 +63,7 @@ impl Sasl {
     /// Begins the conversation. None for a mechanism with one message, which is [`Sasl::plain`].
     pub fn scram(&self) -> Result<Option<Scram<'_>>, String> {
         let mut random = [0; 18];
-        rand::fill(&mut random).map_err(|_| "there are no random bytes".to_owned())?;
+        rand::fill(&mut random).map_err(|_| "cannot get random bytes".to_owned())?;
         Ok(self.scram_with(STANDARD.encode(random)))
     }
 
@@ -91,7 +91,7 @@ impl Sasl {
     /// Checks that it can be used.
     pub fn check(&self) -> Result<(), String> {
         match self.user.contains('\0') || self.password.reveal().contains('\0') {
-            true => Err("sasl_config: neither user nor password may have a NUL in it".to_owned()),
+            true => Err("sasl_config: user and password may not contain a NUL byte".to_owned()),
             false => Ok(()),
         }
     }
@@ -127,7 +127,7 @@ impl Scram<'_> {
 
     /// Proves the knowledge of the password to the broker, which sent `challenge`.
     pub fn prove(&self, challenge: &[u8]) -> Result<Proof, String> {
-        let wrong = |what: &str| format!("the broker's challenge has no usable {what}");
+        let wrong = |what: &str| format!("the broker's challenge has no valid {what}");
         let challenge = std::str::from_utf8(challenge).map_err(|_| wrong("text"))?;
         let value = |name: &str| challenge.split(',').find_map(|part| part.strip_prefix(name));
         let nonce =

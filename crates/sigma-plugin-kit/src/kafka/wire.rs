@@ -59,7 +59,7 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.put_slice(bytes);
 }
 
-/// Asks for the partitions of a topic, which a broker may create if it is missing and `absent` allows it.
+/// Requests the partitions of a topic, which a broker may create if it is missing and `absent` allows it.
 pub fn metadata(topic: &str, absent: Absent) -> Vec<u8> {
     let mut out = request_head(Api::Metadata);
     out.put_i32(1);
@@ -109,8 +109,8 @@ pub fn produce((topic, partition): (&str, i32), acks: i16, timeout_ms: i32, reco
 /// The sender is a client, and not another broker.
 const NO_REPLICA: i32 = -1;
 
-/// Asks for the first offset at or after a time: milliseconds since 1970, -1 for the next offset to be written, -2
-/// for the first existing one.
+/// Requests the first offset at or after a time: milliseconds since 1970, -1 for the next offset to be written, -2 for
+/// the first existing one.
 pub fn list_offsets((topic, partition): (&str, i32), timestamp: i64) -> Vec<u8> {
     let mut out = request_head(Api::ListOffsets);
     out.put_i32(NO_REPLICA);
@@ -131,7 +131,7 @@ pub struct FetchBounds {
     pub bytes: i32,
 }
 
-/// Asks for records from an offset on, committed or not.
+/// Requests records from an offset on, committed or not.
 pub fn fetch((topic, partition): (&str, i32), offset: i64, wish: FetchBounds) -> Vec<u8> {
     let mut out = request_head(Api::Fetch);
     out.put_i32(NO_REPLICA);
@@ -150,15 +150,15 @@ pub fn fetch((topic, partition): (&str, i32), offset: i64, wish: FetchBounds) ->
 }
 
 /// The error for bytes that are not a message of the protocol.
-const GARBAGE: &str = "the broker's answer cannot be read";
+const GARBAGE: &str = "the broker's response is malformed";
 
 /// A response, from which values are read one after the other.
-pub struct Answer<'a>(&'a [u8]);
+pub struct BrokerResponse<'a>(&'a [u8]);
 
-impl<'a> Answer<'a> {
+impl<'a> BrokerResponse<'a> {
     /// Reads a whole message.
-    pub fn new(message: &'a [u8]) -> Result<Answer<'a>, String> {
-        let mut answer = Answer(message);
+    pub fn new(message: &'a [u8]) -> Result<BrokerResponse<'a>, String> {
+        let mut answer = BrokerResponse(message);
         if answer.i32()? == CORRELATION { Ok(answer) } else { Err(GARBAGE.to_owned()) }
     }
 
@@ -221,8 +221,8 @@ impl<'a> Answer<'a> {
             let partitions = of.list(|of| {
                 of.i16()?;
                 let (number, leader) = (of.i32()?, of.i32()?);
-                of.list(Answer::i32)?;
-                of.list(Answer::i32)?;
+                of.list(BrokerResponse::i32)?;
+                of.list(BrokerResponse::i32)?;
                 Ok((number, leader))
             })?;
             Ok((error, partitions))
@@ -299,7 +299,7 @@ pub struct Topic {
     pub partitions: Vec<(i32, i32)>,
 }
 
-/// Returns a text of a broker for the error log, in which it must not look like a line of its own.
+/// Returns a text of a broker for the error log, in which it must not look like its own line.
 fn shown(text: &str) -> String {
     text.chars().take(200).flat_map(char::escape_debug).collect()
 }
@@ -341,7 +341,7 @@ pub fn failure(code: i16) -> Result<(), String> {
         75 => "UNKNOWN_LEADER_EPOCH",
         76 => "UNSUPPORTED_COMPRESSION_TYPE",
         78 => "OFFSET_NOT_AVAILABLE",
-        _ => return Err(format!("the broker answered with error {code}")),
+        _ => return Err(format!("the broker returned error {code}")),
     };
     Err(name.to_owned())
 }
@@ -376,11 +376,11 @@ mod tests {
                 answer.put_i32(7);
             }
         }
-        let topic = Answer::new(&answer).unwrap().partitions().unwrap();
+        let topic = BrokerResponse::new(&answer).unwrap().partitions().unwrap();
         let brokers = vec![(7, "127.0.0.1".to_owned(), 9092)];
         assert_eq!(topic, Topic { error: 0, brokers, partitions: vec![(0, 7), (1, 7)] });
         for length in 0..answer.len() {
-            let cut = Answer::new(&answer[..length]).and_then(|mut answer| answer.partitions());
+            let cut = BrokerResponse::new(&answer[..length]).and_then(|mut answer| answer.partitions());
             assert!(cut.is_err(), "{length}");
         }
     }
@@ -421,17 +421,18 @@ mod tests {
                 true,
             )
         };
-        assert_eq!(Answer::new(&offset(0)).unwrap().offset(), Ok(Ok(42)));
-        assert_eq!(Answer::new(&offset(6)).unwrap().offset(), Ok(Err(6)));
+        assert_eq!(BrokerResponse::new(&offset(0)).unwrap().offset(), Ok(Ok(42)));
+        assert_eq!(BrokerResponse::new(&offset(6)).unwrap().offset(), Ok(Err(6)));
         for aborted in [-1, 0, 2] {
             let answer = fetched(0, aborted);
-            assert_eq!(Answer::new(&answer).unwrap().fetched(), Ok(Ok(&b"batches"[..])), "{aborted}");
+            assert_eq!(BrokerResponse::new(&answer).unwrap().fetched(), Ok(Ok(&b"batches"[..])), "{aborted}");
             for length in 0..answer.len() {
-                let cut = Answer::new(&answer[..length]).and_then(|mut answer| answer.fetched().map(drop));
+                let cut =
+                    BrokerResponse::new(&answer[..length]).and_then(|mut answer| answer.fetched().map(drop));
                 assert!(cut.is_err(), "{length}");
             }
         }
-        assert_eq!(Answer::new(&fetched(1, 0)).unwrap().fetched(), Ok(Err(1)));
+        assert_eq!(BrokerResponse::new(&fetched(1, 0)).unwrap().fetched(), Ok(Err(1)));
         assert_eq!(failure(1), Err("OFFSET_OUT_OF_RANGE".to_owned()));
     }
 
@@ -461,7 +462,7 @@ mod tests {
             &[0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff],
             &[],
         ] {
-            let read = Answer::new(answer).and_then(|mut answer| answer.outcome());
+            let read = BrokerResponse::new(answer).and_then(|mut answer| answer.outcome());
             assert_eq!(read, Err(GARBAGE.to_owned()), "{answer:?}");
         }
     }
@@ -472,7 +473,7 @@ mod tests {
         answer.put_i32(CORRELATION);
         answer.put_i16(58);
         put_text(&mut answer, "no\nERROR forged");
-        let said = Answer::new(&answer).unwrap().authenticated().unwrap_err();
+        let said = BrokerResponse::new(&answer).unwrap().authenticated().unwrap_err();
         assert_eq!(said, "SASL_AUTHENTICATION_FAILED: no\\nERROR forged");
     }
 }

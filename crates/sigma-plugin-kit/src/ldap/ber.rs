@@ -48,7 +48,7 @@ pub(super) fn header(bytes: &[u8], limit: usize) -> Result<Option<(u8, usize, us
             let Some(digits) = bytes.get(2..size) else { return Ok(None) };
             (size, digits.iter().fold(0, |sum, digit| sum << 8 | usize::from(*digit)))
         }
-        _ => return Err("a length is indefinite or absurd"),
+        _ => return Err("a length is indefinite or too large"),
     };
     if length > limit { Err("a message is too long") } else { Ok(Some((tag, size, length))) }
 }
@@ -110,7 +110,7 @@ mod tests {
         check(&[0x30, 0x84, 0, 0, 3, 0xe8], Ok(Some((0x30, 6, 1000))));
         check(&[0x30, 0x84, 0, 0, 3, 0xe9], Err("a message is too long"));
         check(&[0x30, 0x84, 0xff, 0xff, 0xff, 0xff], Err("a message is too long"));
-        check(&[0x30, 0x80], Err("a length is indefinite or absurd"));
-        check(&[0x30, 0x88], Err("a length is indefinite or absurd"));
+        check(&[0x30, 0x80], Err("a length is indefinite or too large"));
+        check(&[0x30, 0x88], Err("a length is indefinite or too large"));
     }
 }

@@ -5,7 +5,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::ber;
 use super::directory::{Directory, Security};
-use super::message::{self, Answer, Entry, SUCCESS, Search};
+use super::message::{self, DirectoryResponse, Entry, SUCCESS, Search};
 
 /// Most bytes of a message from a directory: names and groups, no photographs.
 const MESSAGE_BYTES: usize = 256 << 10;
@@ -16,7 +16,7 @@ const ENTRIES: usize = 1000;
 /// Most milliseconds of a handshake, within the time of the whole request.
 const HANDSHAKE_MS: u64 = 60_000;
 
-/// The reason why a directory gave no useful answer: a sentence, without anything that a client sent.
+/// The reason why a directory gave no useful response: a sentence, without anything that a client sent.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Failure(pub String);
 
@@ -33,7 +33,7 @@ pub struct Connection {
     last_id: u32,
     /// Bytes that were read and not yet parsed.
     unread: Vec<u8>,
-    /// It has answered since it was taken: until then the gateway may not have noticed its loss.
+    /// It has responded since it was taken: until then the gateway may not have noticed its loss.
     pub(super) has_answered: bool,
 }
 
@@ -41,8 +41,8 @@ impl Connection {
     /// Connects, and encrypts the connection if it has to be.
     pub(super) async fn open(directory: &Directory) -> Result<Connection, Failure> {
         let places = tokio::net::lookup_host((&*directory.host, directory.port)).await;
-        let mut places = places.map_err(|error| Failure::of("its name is not resolved", &error))?;
-        let mut last = Failure("its name has no address".to_owned());
+        let mut places = places.map_err(|error| Failure::of("its host name is not resolved", &error))?;
+        let mut last = Failure("its host name has no address".to_owned());
         let stream = loop {
             let Some(place) = places.next() else { return Err(last) };
             match Stream::dial_tcp(place).await {
@@ -65,15 +65,17 @@ impl Connection {
     async fn start_tls(&mut self) -> Result<(), Failure> {
         let id = self.next_id();
         self.send(message::start_tls(id)).await?;
-        match self.answer(id).await? {
-            Answer::Extended(SUCCESS) => {}
-            Answer::Extended(code) => return Err(Failure(format!("StartTLS is refused with {code}"))),
+        match self.receive(id).await? {
+            DirectoryResponse::Extended(SUCCESS) => {}
+            DirectoryResponse::Extended(code) => {
+                return Err(Failure(format!("StartTLS is refused with {code}")));
+            }
             _ => return Err(unexpected()),
         }
         // Bytes from before the handshake may come from an attacker, and must not count after it.
         match self.unread.is_empty() {
             true => Ok(()),
-            false => Err(Failure("it goes on in cleartext after it agreed on TLS".to_owned())),
+            false => Err(Failure("it sent cleartext after StartTLS".to_owned())),
         }
     }
 
@@ -86,8 +88,8 @@ impl Connection {
     pub async fn bind(&mut self, name: &str, password: &[u8]) -> Result<u32, Failure> {
         let id = self.next_id();
         self.send(message::bind(id, name.as_bytes(), password)).await?;
-        match self.answer(id).await? {
-            Answer::Bound(code) => Ok(code),
+        match self.receive(id).await? {
+            DirectoryResponse::Bound(code) => Ok(code),
             _ => Err(unexpected()),
         }
     }
@@ -98,13 +100,13 @@ impl Connection {
         self.send(search.request(id)).await?;
         let mut entries = Vec::new();
         loop {
-            match self.answer(id).await? {
-                Answer::Searched(code) => return Ok((code, entries)),
-                Answer::Found(_) if entries.len() >= ENTRIES => {
+            match self.receive(id).await? {
+                DirectoryResponse::Searched(code) => return Ok((code, entries)),
+                DirectoryResponse::Found(_) if entries.len() >= ENTRIES => {
                     return Err(Failure(format!("more than {ENTRIES} entries")));
                 }
-                Answer::Found(entry) => entries.push(entry),
-                Answer::Elsewhere => {}
+                DirectoryResponse::Found(entry) => entries.push(entry),
+                DirectoryResponse::Elsewhere => {}
                 _ => return Err(unexpected()),
             }
         }
@@ -124,8 +126,8 @@ impl Connection {
         sent.await.map_err(|error| Failure::of("the connection is lost", &error))
     }
 
-    /// Returns the next message, which must be an answer to this request.
-    async fn answer(&mut self, id: u32) -> Result<Answer, Failure> {
+    /// Returns the next message, which must be a response to this request.
+    async fn receive(&mut self, id: u32) -> Result<DirectoryResponse, Failure> {
         loop {
             let header =
                 ber::header(&self.unread, MESSAGE_BYTES).map_err(|reason| Failure(reason.to_owned()))?;
@@ -149,5 +151,5 @@ impl Connection {
 }
 
 fn unexpected() -> Failure {
-    Failure("it answers something else than was asked".to_owned())
+    Failure("it sent an unexpected response".to_owned())
 }

@@ -14,16 +14,16 @@ use crate::cleartext::is_exposed;
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
 #[schemars(with = "String")]
-pub struct Place {
+pub struct DirectoryAddress {
     /// Without brackets.
     host: Box<str>,
     port: Option<u16>,
 }
 
-impl TryFrom<String> for Place {
+impl TryFrom<String> for DirectoryAddress {
     type Error = String;
 
-    fn try_from(text: String) -> Result<Place, String> {
+    fn try_from(text: String) -> Result<DirectoryAddress, String> {
         if let Some((scheme, _)) = text.split_once("://") {
             return Err(format!("ldap_uri: write the host and port alone, without `{scheme}://`"));
         }
@@ -33,7 +33,7 @@ impl TryFrom<String> for Place {
         if text.starts_with("unix:") || !is_server_name(host) {
             return Err(format!("ldap_uri: `{text}` is neither a name nor an address"));
         }
-        Ok(Place { host: host.into(), port })
+        Ok(DirectoryAddress { host: host.into(), port })
     }
 }
 
@@ -66,7 +66,7 @@ impl Directory {
     /// Returns an error, which is a sentence, if certificates have to be verified and the system trusts no
     /// authority.
     pub fn new(
-        place: &Place,
+        place: &DirectoryAddress,
         default_port: u16,
         security: Security,
         verify: bool,
@@ -98,14 +98,15 @@ impl fmt::Display for Directory {
 /// Returns the warning about a directory without encryption on another machine; `field` encrypts the connection.
 pub fn cleartext(conf: &Value, field: &str) -> Option<Problem> {
     let message = "passwords are sent to the directory in cleartext";
-    let problem =
-        || Problem::new(field, "cleartext", message).hint("encrypt the connection where others may listen");
+    let problem = || {
+        Problem::new(field, "cleartext", message).hint("encrypt the connection unless the network is trusted")
+    };
     conf.get("ldap_uri").and_then(Value::as_str).is_some_and(is_exposed).then(problem)
 }
 
 /// Returns the warning about a directory whose certificate is not verified.
 pub fn unverified(field: &str) -> Problem {
-    let message = "another server can answer instead of the directory, and receives the passwords";
+    let message = "another server can impersonate the directory and receive the passwords";
     Problem::new(field, "unverified", message).hint("set it to true")
 }
 
@@ -116,7 +117,7 @@ mod tests {
     #[test]
     fn places() {
         let check = |text: &str, expected: Option<(&str, Option<u16>)>| {
-            let place = Place::try_from(text.to_owned());
+            let place = DirectoryAddress::try_from(text.to_owned());
             assert_eq!(place.as_ref().ok().map(|place| (&*place.host, place.port)), expected, "{text}");
         };
         check("ldap.test", Some(("ldap.test", None)));

@@ -23,7 +23,7 @@ pub fn ldap(input: &[u8]) {
     let search =
         Search { base: "dc=b", attribute: "cn", value: input, size_limit: 0, time_limit: 0, wanted: None };
     for request in [search.request(7), message::bind(7, input, input)] {
-        let Some((_, contents, rest)) = ber::first(&request) else { panic!("a request is no message") };
+        let Some((_, contents, rest)) = ber::first(&request) else { panic!("a request is not a message") };
         assert!(
             rest.is_empty() && contents.windows(input.len().max(1)).any(|part| part == input)
                 || input.is_empty()

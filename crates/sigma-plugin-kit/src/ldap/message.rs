@@ -6,7 +6,7 @@ use super::ber::{
 
 /// Result codes (RFC 4511 §A.1) that are used here.
 pub const SUCCESS: u32 = 0;
-/// More entries than were asked for.
+/// More entries than were requested.
 pub const SIZE_LIMIT_EXCEEDED: u32 = 4;
 /// There is no entry of this name.
 pub const NO_SUCH_OBJECT: u32 = 32;
@@ -38,7 +38,7 @@ pub(super) fn bind(id: u32, name: &[u8], password: &[u8]) -> Vec<u8> {
     message(id, &element(BIND_REQUEST, &parts.concat()))
 }
 
-/// Asks for TLS on this connection (RFC 4511 §4.14).
+/// Requests TLS on this connection (RFC 4511 §4.14).
 pub(super) fn start_tls(id: u32) -> Vec<u8> {
     message(id, &element(EXTENDED_REQUEST, &element(CONTEXT_0, START_TLS)))
 }
@@ -90,9 +90,9 @@ pub struct Entry {
     pub values: Vec<Vec<u8>>,
 }
 
-/// An answer of a directory.
+/// A response of a directory.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum DirectoryResponse {
     /// The result of a bind.
     Bound(u32),
     /// The result of a search; entries came before it.
@@ -104,19 +104,19 @@ pub(super) enum Answer {
     Elsewhere,
 }
 
-/// Reads a message, which has this many bytes: the number of its request, and the answer. None if it is not an answer
-/// to a request.
-pub(super) fn read(bytes: &[u8]) -> Option<(u32, Answer)> {
+/// Reads a message, which has this many bytes: the number of its request, and the response. None if it is not a
+/// response to a request.
+pub(super) fn read(bytes: &[u8]) -> Option<(u32, DirectoryResponse)> {
     let (contents, _) = expect(bytes, SEQUENCE)?;
     let (id, rest) = expect(contents, INTEGER)?;
     let (tag, operation, _) = first(rest)?;
     let code = || expect(operation, ENUMERATED).and_then(|(code, _)| value(code));
     let answer = match tag {
-        BIND_RESPONSE => Answer::Bound(code()?),
-        SEARCH_DONE => Answer::Searched(code()?),
-        EXTENDED_RESPONSE => Answer::Extended(code()?),
-        SEARCH_ENTRY => Answer::Found(entry(operation)?),
-        SEARCH_REFERENCE => Answer::Elsewhere,
+        BIND_RESPONSE => DirectoryResponse::Bound(code()?),
+        SEARCH_DONE => DirectoryResponse::Searched(code()?),
+        EXTENDED_RESPONSE => DirectoryResponse::Extended(code()?),
+        SEARCH_ENTRY => DirectoryResponse::Found(entry(operation)?),
+        SEARCH_REFERENCE => DirectoryResponse::Elsewhere,
         _ => return None,
     };
     Some((value(id)?, answer))
@@ -126,7 +126,7 @@ fn entry(operation: &[u8]) -> Option<Entry> {
     let (name, rest) = expect(operation, OCTETS)?;
     let (mut attributes, _) = expect(rest, SEQUENCE)?;
     let mut values = Vec::new();
-    // One attribute was asked for, so all values are of it.
+    // One attribute was requested, so all values are of it.
     while !attributes.is_empty() {
         let (attribute, rest) = expect(attributes, SEQUENCE)?;
         attributes = rest;
@@ -169,15 +169,24 @@ mod tests {
     #[test]
     fn answers_are_read() {
         let check = |bytes: &[u8], expected| assert_eq!(read(bytes), expected, "{bytes:?}");
-        check(b"\x30\x0c\x02\x01\x01\x61\x07\x0a\x01\x31\x04\x00\x04\x00", Some((1, Answer::Bound(49))));
-        check(b"\x30\x0c\x02\x01\x02\x65\x07\x0a\x01\x04\x04\x00\x04\x00", Some((2, Answer::Searched(4))));
-        check(b"\x30\x0c\x02\x01\x02\x78\x07\x0a\x01\x00\x04\x00\x04\x00", Some((2, Answer::Extended(0))));
+        check(
+            b"\x30\x0c\x02\x01\x01\x61\x07\x0a\x01\x31\x04\x00\x04\x00",
+            Some((1, DirectoryResponse::Bound(49))),
+        );
+        check(
+            b"\x30\x0c\x02\x01\x02\x65\x07\x0a\x01\x04\x04\x00\x04\x00",
+            Some((2, DirectoryResponse::Searched(4))),
+        );
+        check(
+            b"\x30\x0c\x02\x01\x02\x78\x07\x0a\x01\x00\x04\x00\x04\x00",
+            Some((2, DirectoryResponse::Extended(0))),
+        );
         let values = element(SET, &[element(OCTETS, b"one"), element(OCTETS, b"two")].concat());
         let attribute = element(SEQUENCE, &[element(OCTETS, b"cn"), values].concat());
         let found = [element(OCTETS, b"cn=a"), element(SEQUENCE, &attribute)].concat();
         let found = message(3, &element(SEARCH_ENTRY, &found));
         let entry = Entry { name: "cn=a".into(), values: vec![b"one".to_vec(), b"two".to_vec()] };
-        check(&found, Some((3, Answer::Found(entry))));
+        check(&found, Some((3, DirectoryResponse::Found(entry))));
         for end in 0..found.len() {
             check(&found[..end], None);
         }

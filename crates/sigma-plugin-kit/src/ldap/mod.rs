@@ -25,6 +25,6 @@ mod pool;
 mod tests;
 
 pub use connection::{Connection, Failure};
-pub use directory::{Directory, Place, Security, cleartext, unverified};
+pub use directory::{Directory, DirectoryAddress, Security, cleartext, unverified};
 pub use message::{Entry, INVALID_CREDENTIALS, NO_SUCH_OBJECT, SIZE_LIMIT_EXCEEDED, SUCCESS, Search};
 pub use pool::{Answered, Keeping, ask, keep};

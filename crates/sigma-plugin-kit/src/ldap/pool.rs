@@ -55,11 +55,11 @@ impl Pools {
     }
 }
 
-/// The answer to a request, and the connection that it was sent on.
+/// The response to a request, and the connection that it was sent on.
 pub type Answered<T> = Result<(T, Connection), Failure>;
 
 /// Asks a directory, on a waiting connection or on a new one, within this time. A connection that was lost while it
-/// waited is replaced once, before any answer on it.
+/// waited is replaced once, before any response on it.
 pub fn ask<T, Q>(
     directory: Arc<Directory>,
     local: &Local,
@@ -84,7 +84,7 @@ where
         Ok((question(&mut connection).await?, connection))
     };
     async move {
-        let late = || Err(Failure(format!("no answer within {} ms", timeout.as_millis())));
+        let late = || Err(Failure(format!("no response within {} ms", timeout.as_millis())));
         tokio::time::timeout(timeout, asking).await.unwrap_or_else(|_| late())
     }
 }

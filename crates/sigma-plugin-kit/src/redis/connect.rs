@@ -10,7 +10,7 @@ use redis::{
     RedisError, RedisResult, Value,
 };
 
-use super::target::{Deployment, Encryption, Login, Place, Role, Target};
+use super::target::{Deployment, Encryption, Login, Role, ServerAddress, Target};
 
 /// A connection that any number of commands use at once.
 #[derive(Clone)]
@@ -22,7 +22,7 @@ pub(super) enum Connection {
 }
 
 impl Connection {
-    /// Sends a command and waits for its answer, within the target's timeout.
+    /// Sends a command and waits for its response, within the target's timeout.
     pub(super) async fn ask(&mut self, command: &Cmd) -> RedisResult<Value> {
         match self {
             Connection::Single(connection) => connection.req_packed_command(command).await,
@@ -34,7 +34,7 @@ impl Connection {
 /// Makes an authenticated connection with its database selected.
 ///
 /// # Errors
-/// Returns an error without an answer, if the credentials are rejected, if the database does not exist, or if the
+/// Returns an error without a response, if the credentials are rejected, if the database does not exist, or if the
 /// sentinels know no master.
 pub(super) async fn connect(target: &Target) -> RedisResult<Connection> {
     match &target.deployment {
@@ -53,13 +53,13 @@ pub(super) async fn connect(target: &Target) -> RedisResult<Connection> {
     }
 }
 
-async fn single(target: &Target, place: &Place) -> RedisResult<Connection> {
+async fn single(target: &Target, place: &ServerAddress) -> RedisResult<Connection> {
     let connection = open(target, place, &target.login).await?;
     choose_database(target, connection).await.map(Connection::Single)
 }
 
 /// Returns the connection settings for a server with these credentials and the target's encryption.
-fn info(target: &Target, place: &Place, login: &Login) -> RedisResult<ConnectionInfo> {
+fn info(target: &Target, place: &ServerAddress, login: &Login) -> RedisResult<ConnectionInfo> {
     let info = (place.host.clone(), place.port).into_connection_info()?;
     let encrypted = |insecure| {
         let (host, port) = (place.host.clone(), place.port);
@@ -81,7 +81,7 @@ fn info(target: &Target, place: &Place, login: &Login) -> RedisResult<Connection
     Ok(info.set_redis_settings(settings).set_tcp_settings(tcp))
 }
 
-async fn open(target: &Target, place: &Place, login: &Login) -> RedisResult<MultiplexedConnection> {
+async fn open(target: &Target, place: &ServerAddress, login: &Login) -> RedisResult<MultiplexedConnection> {
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(target.connect_timeout))
         .set_response_timeout(Some(target.answer_timeout));
@@ -103,7 +103,7 @@ async fn choose_database(
     Ok(connection)
 }
 
-async fn cluster(target: &Target, places: &[Place]) -> RedisResult<Connection> {
+async fn cluster(target: &Target, places: &[ServerAddress]) -> RedisResult<Connection> {
     let nodes = places.iter().map(|place| (place.host.clone(), place.port).into_connection_info());
     let nodes = nodes.collect::<RedisResult<Vec<ConnectionInfo>>>()?;
     let mut builder = ClusterClientBuilder::new(nodes)
@@ -127,7 +127,7 @@ async fn cluster(target: &Target, places: &[Place]) -> RedisResult<Connection> {
 /// Returns a connection to the server that a sentinel names, if the server confirms its role.
 async fn behind(
     target: &Target,
-    sentinel: &Place,
+    sentinel: &ServerAddress,
     login: &Login,
     (master, role): (&str, Role),
 ) -> RedisResult<Connection> {
@@ -137,7 +137,7 @@ async fn behind(
         Role::Replica => replica_places(&mut sentinel, master).await?,
     };
     let mut last =
-        RedisError::from((ErrorKind::NoValidReplicasFoundBySentinel, "the sentinel knows no replica"));
+        RedisError::from((ErrorKind::NoValidReplicasFoundBySentinel, "the sentinel has no replica"));
     for place in places {
         match in_role(target, &place, role).await {
             Ok(connection) => return Ok(connection),
@@ -147,27 +147,31 @@ async fn behind(
     Err(last)
 }
 
-async fn master_place(sentinel: &mut MultiplexedConnection, master: &str) -> RedisResult<Place> {
+async fn master_place(sentinel: &mut MultiplexedConnection, master: &str) -> RedisResult<ServerAddress> {
     let mut command = redis::cmd("SENTINEL");
     command.arg("get-master-addr-by-name").arg(master);
     let found: Option<(String, u16)> = command.query_async(sentinel).await?;
-    let unknown =
-        || RedisError::from((ErrorKind::MasterNameNotFoundBySentinel, "the sentinel knows no such master"));
-    found.map(|(host, port)| Place { host, port }).ok_or_else(unknown)
+    let unknown = || {
+        RedisError::from((ErrorKind::MasterNameNotFoundBySentinel, "the sentinel has no master of this name"))
+    };
+    found.map(|(host, port)| ServerAddress { host, port }).ok_or_else(unknown)
 }
 
-async fn replica_places(sentinel: &mut MultiplexedConnection, master: &str) -> RedisResult<Vec<Place>> {
+async fn replica_places(
+    sentinel: &mut MultiplexedConnection,
+    master: &str,
+) -> RedisResult<Vec<ServerAddress>> {
     let mut command = redis::cmd("SENTINEL");
     command.arg("slaves").arg(master);
     let replicas: Vec<HashMap<String, String>> = command.query_async(sentinel).await?;
-    let mut places: Vec<Place> = replicas
+    let mut places: Vec<ServerAddress> = replicas
         .iter()
         .filter(|replica| {
             let flags = replica.get("flags").map_or("", String::as_str);
             !["s_down", "o_down", "disconnected"].iter().any(|down| flags.contains(down))
         })
         .filter_map(|replica| {
-            Some(Place { host: replica.get("ip")?.clone(), port: replica.get("port")?.parse().ok()? })
+            Some(ServerAddress { host: replica.get("ip")?.clone(), port: replica.get("port")?.parse().ok()? })
         })
         .collect();
     // Workers and gateways do not all ask the same one.
@@ -180,7 +184,7 @@ async fn replica_places(sentinel: &mut MultiplexedConnection, master: &str) -> R
 
 /// Connects to a server in a role: right after a failover a sentinel may still name the old master, which then
 /// reports its real role.
-async fn in_role(target: &Target, place: &Place, role: Role) -> RedisResult<Connection> {
+async fn in_role(target: &Target, place: &ServerAddress, role: Role) -> RedisResult<Connection> {
     let mut connection = open(target, place, &target.login).await?;
     let answer = connection.req_packed_command(&redis::cmd("ROLE")).await?.extract_error()?;
     let wanted = if role == Role::Master { "master" } else { "slave" };
@@ -191,7 +195,7 @@ async fn in_role(target: &Target, place: &Place, role: Role) -> RedisResult<Conn
     if is.and_then(Result::ok).as_deref() != Some(wanted) {
         return Err(RedisError::from((
             ErrorKind::Client,
-            "the server is not in the role that the sentinel gives it",
+            "the server does not have the role that the sentinel reports",
         )));
     }
     choose_database(target, connection).await.map(Connection::Single)

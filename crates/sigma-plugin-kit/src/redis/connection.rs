@@ -37,7 +37,7 @@ struct Open {
 #[derive(Default)]
 struct Attempts {
     connections: u64,
-    /// The last connection that is known to have answered.
+    /// The last connection that is known to have responded.
     answered: u64,
     /// Consecutive failed attempts.
     failures: u32,
@@ -46,7 +46,7 @@ struct Attempts {
 }
 
 impl Attempts {
-    /// Notes that the connection with this number has answered: the count of failures starts again.
+    /// Notes that the connection with this number has responded: the count of failures starts again.
     fn note_answered(&mut self, number: u64) {
         if number != self.answered {
             (self.answered, self.failures) = (number, 0);
@@ -74,8 +74,8 @@ impl SharedConnection {
     /// Runs a command. It may run twice if the connection was lost under it.
     ///
     /// # Errors
-    /// Returns an error without a connection or an answer in time, or if the server answers with one. Errors other
-    /// than answers of the server were logged.
+    /// Returns an error without a connection or a response in time, or if the server responds with one. Errors other
+    /// than responses of the server were logged.
     pub async fn ask(&self, command: &Cmd) -> RedisResult<Value> {
         if let Some((mut connection, number)) = self.held() {
             match self.ask_on(&mut connection, number, command).await {
@@ -114,7 +114,7 @@ impl SharedConnection {
     async fn give_up(&self, number: u64, error: &RedisError) {
         static COMPLAINT: LogThrottle = LogThrottle::new();
         if let Some(left_out) = COMPLAINT.due() {
-            tracing::warn!(target = %self.target, %error, left_out, "the connection to Redis is given up");
+            tracing::warn!(target = %self.target, %error, left_out, "the connection to Redis was closed");
         }
         self.with_open(|open| {
             open.take_if(|open| open.number == number);
@@ -122,7 +122,7 @@ impl SharedConnection {
         if self.answered.load(Ordering::Relaxed) == number {
             return;
         }
-        // A server that accepts and then does not answer, because it is full or read-only, would be dialled again for
+        // A server that accepts and then does not respond, because it is full or read-only, would be dialled again for
         // every request.
         let mut attempts = self.attempts.lock().await;
         if attempts.connections == number && attempts.pause.is_none() {
@@ -171,7 +171,7 @@ impl SharedConnection {
             Err(error) => {
                 static COMPLAINT: LogThrottle = LogThrottle::new();
                 if let Some(left_out) = COMPLAINT.due() {
-                    tracing::error!(target = %self.target, %error, left_out, "Redis cannot be used");
+                    tracing::error!(target = %self.target, %error, left_out, "cannot use Redis");
                 }
                 attempts.fail(&error);
                 Err(error)
@@ -190,10 +190,10 @@ fn is_lost(error: &RedisError) -> bool {
 #[derive(Default)]
 pub struct Connections {
     /// By the address of the target, which stays reserved as long as its weak reference exists.
-    known: Mutex<HashMap<usize, Known>>,
+    known: Mutex<HashMap<usize, ReservedConnection>>,
 }
 
-struct Known {
+struct ReservedConnection {
     target: Weak<Target>,
     connection: Arc<SharedConnection>,
 }
@@ -202,7 +202,7 @@ impl Connections {
     /// Returns the connection to a target.
     pub fn to(&self, target: &Arc<Target>) -> Arc<SharedConnection> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Known { connection, .. }) = known.get(&(Arc::as_ptr(target).addr())) {
+        if let Some(ReservedConnection { connection, .. }) = known.get(&(Arc::as_ptr(target).addr())) {
             return Arc::clone(connection);
         }
         // The connection itself is the last to hold a target that is no longer configured.
@@ -210,7 +210,7 @@ impl Connections {
         let connection = Arc::new(SharedConnection::new(target));
         known.insert(
             Arc::as_ptr(target).addr(),
-            Known { target: Arc::downgrade(target), connection: Arc::clone(&connection) },
+            ReservedConnection { target: Arc::downgrade(target), connection: Arc::clone(&connection) },
         );
         connection
     }

@@ -27,8 +27,7 @@ impl Script {
     /// Runs it on one key: with one, it also runs on a cluster.
     ///
     /// # Errors
-    /// Returns an error in the cases in which [`SharedConnection::ask`] does, and if the answer has
-    /// another shape.
+    /// Returns an error in the cases in which [`SharedConnection::ask`] does, and if the response has another shape.
     pub async fn run<T: FromRedisValue>(
         &self,
         connection: &SharedConnection,

@@ -9,7 +9,7 @@ use sigma_schema::Confidential;
 use sigma_schema::Problem;
 use sigma_schema::described::schema_of;
 
-use super::target::{Deployment, Encryption, Login, Place, Role, Target};
+use super::target::{Deployment, Encryption, Login, Role, ServerAddress, Target};
 
 /// The storage of counters: the value of `policy`, with the fields that belong to it. The schema of a plugin has them
 /// from [`policies`].
@@ -90,7 +90,7 @@ struct Usual {
 pub struct Sentinel {
     /// The sentinels, used in this order.
     #[schemars(length(min = 1))]
-    redis_sentinels: Vec<Place>,
+    redis_sentinels: Vec<ServerAddress>,
     /// The name of the master at the sentinels.
     #[schemars(length(min = 1))]
     redis_master_name: String,
@@ -124,7 +124,7 @@ pub struct Sentinel {
 /// A server as one text.
 #[derive(Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
-struct ClusterNode(Place);
+struct ClusterNode(ServerAddress);
 
 impl TryFrom<String> for ClusterNode {
     type Error = String;
@@ -133,7 +133,7 @@ impl TryFrom<String> for ClusterNode {
         let parts = node.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
         let parts = parts.map(|(host, port)| (host.trim_matches(['[', ']']), port));
         match parts.filter(|(host, port)| !host.is_empty() && *port != 0) {
-            Some((host, port)) => Ok(ClusterNode(Place { host: host.to_owned(), port })),
+            Some((host, port)) => Ok(ClusterNode(ServerAddress { host: host.to_owned(), port })),
             None => Err(format!("redis_cluster_nodes: `{node}` is not of the form host:port")),
         }
     }
@@ -168,7 +168,7 @@ impl Usual {
 
 impl Single {
     fn target(self) -> Target {
-        let place = Place { host: self.redis_host, port: self.redis_port };
+        let place = ServerAddress { host: self.redis_host, port: self.redis_port };
         let encryption = encryption(self.redis_ssl, self.redis_ssl_verify);
         let target = self.usual.target(Deployment::Single(place), encryption);
         let login = Login { username: self.redis_username, ..target.login };
@@ -222,8 +222,8 @@ pub fn idle_settings(conf: &Value) -> Vec<Problem> {
     let text = |field: &str| conf.get(field).and_then(Value::as_str).unwrap_or_default();
     let on = |field: &str| conf.get(field) == Some(&Value::Bool(true));
     let nameless = |user: &str, password: &str| !text(user).is_empty() && text(password).is_empty();
-    const NO_PASSWORD: &str = "without a password there is no login, and the user name is not sent";
-    const CLEAR: &str = "the connection is not encrypted, so that there is no certificate";
+    const NO_PASSWORD: &str = "a user name has no effect without a password";
+    const CLEAR: &str = "certificates are not checked without TLS";
     let cases = [
         (
             "redis_keepalive_pool",
@@ -255,8 +255,7 @@ pub fn policies<More: JsonSchema, const SENTINELS: bool>(_: &mut SchemaGenerator
         "type": "string",
         "enum": names,
         "default": "local",
-        "description": "Place of the counters: in the memory of this gateway, or in Redis, where several \
-            gateways share them."
+        "description": "Where counters are stored: in the memory of this gateway, or in Redis, where several gateways share them."
     });
     let more = schema_of::<More>();
     let more = more.get("properties").and_then(Value::as_object);

@@ -11,7 +11,7 @@ use sigma_schema::Confidential;
 /// The address of a server.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
-pub struct Place {
+pub struct ServerAddress {
     /// Host of a sentinel.
     #[schemars(length(min = 2))]
     pub host: String,
@@ -31,11 +31,11 @@ pub struct Login {
 #[derive(Clone, PartialEq, Eq)]
 pub enum Deployment {
     /// One server.
-    Single(Place),
+    Single(ServerAddress),
     /// A cluster that these nodes know.
-    Cluster(Vec<Place>),
+    Cluster(Vec<ServerAddress>),
     /// The master, or a replica of it, that sentinels know.
-    Sentinel { sentinels: Vec<Place>, master: String, role: Role, login: Login },
+    Sentinel { sentinels: Vec<ServerAddress>, master: String, role: Role, login: Login },
 }
 
 /// The server behind sentinels that is used.
@@ -91,7 +91,7 @@ impl std::fmt::Display for Target {
 
 /// One server, by the usual times: `(encrypted, verified)` is the encryption.
 pub fn single_server(
-    place: Place,
+    place: ServerAddress,
     username: Option<String>,
     password: Option<Confidential>,
     (encrypted, verified): (bool, bool),

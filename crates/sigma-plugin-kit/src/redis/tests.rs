@@ -68,7 +68,7 @@ fn a_lost_connection_is_made_again() {
         assert_eq!(add(&connection).await, Ok(1));
         assert_eq!(add(&connection).await, Ok(2));
         assert_eq!(redis.ask(&["client", "kill", "type", "normal", "skipme", "yes"]).unwrap(), "1");
-        // No test waits for the answer of a lost command.
+        // No test waits for the response of a lost command.
         assert_eq!(add(&connection).await, Ok(3));
         redis.kill().unwrap();
         let began = Instant::now();
@@ -89,7 +89,7 @@ fn a_lost_connection_is_made_again() {
 
 #[test]
 fn a_server_that_is_silent_is_given_up_in_time() {
-    // It accepts, in its backlog, and never answers.
+    // It accepts, in its backlog, and never responds.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
     let connection =

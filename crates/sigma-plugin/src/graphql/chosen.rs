@@ -37,7 +37,7 @@ impl Chosen {
             Ok(document) => document,
             Err(NoDocument::TooLarge) => return unread("the document is too large or too deep"),
             // A server may support a newer edition of the language. Every operation has a selection set.
-            Err(NoDocument::Syntax(_)) if text.contains('{') => return unread("the document cannot be read"),
+            Err(NoDocument::Syntax(_)) if text.contains('{') => return unread("the document is malformed"),
             Err(NoDocument::Syntax(_)) => return Ok(None),
         };
         let all = document.operations();

@@ -187,7 +187,7 @@ impl Parts {
                 continue;
             }
             let text = String::from_utf8(value.unwrap_or_default().into_owned());
-            let text = text.map_err(|_| ambiguous(&format!("{place}[{}] is no UTF-8", shown(&name))))?;
+            let text = text.map_err(|_| ambiguous(&format!("{place}[{}] is not UTF-8", shown(&name))))?;
             parts.add(&name, Value::String(text))?;
         }
         // Some servers also separate by `;`.
@@ -195,7 +195,7 @@ impl Parts {
         for pair in behind {
             let name = pairs(pair).next().map(|(name, _)| String::from_utf8_lossy(&name).into_owned());
             if name.is_some_and(|name| member(&name).is_some()) {
-                return Err(ambiguous(&format!("{place} has a member behind `;`")));
+                return Err(ambiguous(&format!("{place} has a member after `;`")));
             }
         }
         Ok(parts)
@@ -211,7 +211,7 @@ impl Parts {
                 Ok(())
             }
             Some(Member::At(at)) if name != MEMBERS[at] => {
-                Err(ambiguous(&format!("{place}[{}] is not written exactly so", MEMBERS[at])))
+                Err(ambiguous(&format!("{place}[{}] is written in another form", MEMBERS[at])))
             }
             Some(Member::At(at)) => match self.found[at].replace(value) {
                 Some(_) => Err(ambiguous(&format!("{place}[{name}] is repeated"))),
@@ -253,7 +253,7 @@ impl Parts {
         let operation_name = match name {
             None | Some(Value::Null) => None,
             Some(Value::String(name)) => Some(name).filter(|name| !name.is_empty()),
-            Some(_) => return Err(ambiguous(&format!("{place}[operationName] is no text"))),
+            Some(_) => return Err(ambiguous(&format!("{place}[operationName] is not text"))),
         };
         Ok(Message { document, operation_name, variables: of_variables(variables, place)? })
     }
@@ -270,7 +270,7 @@ fn of_variables(given: Option<Value>, place: &str) -> Result<Map<String, Value>,
         None | Some(Value::Null) => Ok(Map::new()),
         Some(Value::Object(variables)) => Ok(variables),
         // Some servers treat a list as a batch.
-        Some(_) => Err(ambiguous(&format!("{place}[variables] is no object"))),
+        Some(_) => Err(ambiguous(&format!("{place}[variables] is not an object"))),
     }
 }
 
@@ -328,7 +328,7 @@ fn of_json(body: &[u8]) -> Result<Message, NoMessage> {
 }
 
 fn of_document(body: &[u8]) -> Result<Message, NoMessage> {
-    let document = std::str::from_utf8(body).map_err(|_| ambiguous("the body is no UTF-8"))?;
+    let document = std::str::from_utf8(body).map_err(|_| ambiguous("the body is not UTF-8"))?;
     Ok(Message { document: document.to_owned(), ..Message::default() })
 }
 
@@ -381,7 +381,7 @@ impl Kind<'_> {
             let name =
                 charset.strip_prefix(b"\"").and_then(|name| name.strip_suffix(b"\"")).unwrap_or(charset);
             if ![&b"utf-8"[..], b"utf8", b"us-ascii"].iter().any(|known| known.eq_ignore_ascii_case(name)) {
-                return Err(ambiguous("the body is in another character set than UTF-8"));
+                return Err(ambiguous("the body is not UTF-8"));
             }
         }
         Ok(kind)
@@ -398,7 +398,7 @@ fn of_any_body(headers: &Headers, body: &[u8]) -> Result<Message, NoMessage> {
         Kind::None => {
             let form = Parts::of_arguments(body, "form")?;
             match (of_unknown(body), form.is_executed()) {
-                (Ok(_), true) => Err(ambiguous("the body is a document and a form")),
+                (Ok(_), true) => Err(ambiguous("the content type names both a document and a form")),
                 (Err(NoMessage::Absent(_)), true) => form.message(),
                 (found, _) => found,
             }
@@ -408,7 +408,7 @@ fn of_any_body(headers: &Headers, body: &[u8]) -> Result<Message, NoMessage> {
 
 /// Parses the message of a body of an unknown type. No text is both a document and JSON.
 fn of_unknown(body: &[u8]) -> Result<Message, NoMessage> {
-    let absent = || NoMessage::Absent("the body is no document".to_owned());
+    let absent = || NoMessage::Absent("the body is not a GraphQL document".to_owned());
     let text: Cow<'_, str> = std::str::from_utf8(body).map_err(|_| absent())?.into();
     match Document::parse(&text, MOST_PARTS) {
         Ok(_) | Err(NoDocument::TooLarge) => of_document(body),

@@ -58,7 +58,7 @@ impl<'t> Parser<'t> {
             Some(room) => kept.room = room,
             None => {
                 self.is_full = true;
-                return Err("the document has too much in it".to_owned());
+                return Err("the document has too many tokens".to_owned());
             }
         }
         Ok(())
@@ -298,7 +298,7 @@ impl<'t> Parser<'t> {
     ) -> Result<(), String> {
         self.expect(open)?;
         if self.token == Token::Punctuator(close) {
-            return Err(format!("nothing between `{open}` and `{close}` at {}", self.place(self.began)));
+            return Err(format!("empty `{open}` `{close}` at {}", self.place(self.began)));
         }
         self.until(close, item)
     }
@@ -393,7 +393,7 @@ impl<'t> Parser<'t> {
             }
             _ => (Token::End, None),
         };
-        let wrong = || format!("`{first}` begins nothing that is understood at {}", self.place(self.began));
+        let wrong = || format!("unexpected `{first}` at {}", self.place(self.began));
         self.at += length.ok_or_else(wrong)?;
         self.token = token;
         Ok(())

@@ -80,7 +80,7 @@ impl Checked {
 }
 
 /// A kind of plugin, with its schemas once they are needed: a gateway uses few of its plugins.
-pub(super) struct Known {
+pub(super) struct RosterEntry {
     pub(super) kind: Arc<dyn Kind>,
     route: OnceLock<Option<Checked>>,
     consumer: OnceLock<Option<Checked>>,
@@ -88,10 +88,10 @@ pub(super) struct Known {
     stream: OnceLock<Option<Checked>>,
 }
 
-impl Known {
-    pub(super) fn new(kind: Arc<dyn Kind>) -> Known {
+impl RosterEntry {
+    pub(super) fn new(kind: Arc<dyn Kind>) -> RosterEntry {
         let (route, consumer, metadata, stream) = Default::default();
-        Known { kind, route, consumer, metadata, stream }
+        RosterEntry { kind, route, consumer, metadata, stream }
     }
 
     /// Returns the schema for a configuration of this scope. A consumer may have any plugin: one that does not

@@ -16,8 +16,10 @@ pub(super) fn early_filter(kind: &dyn Kind, scope: PluginScope, conf: &Value) ->
     let meta = Meta::of(conf).ok().filter(|_| scope == PluginScope::Http)?;
     let is_late = |phase: &Phase| LATE.contains(*phase) && kind.phases().contains(*phase);
     let is_early = meta.asks_response && !Phase::ALL.iter().any(is_late);
-    let message = "the condition is about the response, and the plugin runs before there is one: the variable has no value then";
-    is_early.then(|| Problem::new("_meta.filter", "never_matches", message).hint("ask about the request"))
+    let message =
+        "the condition uses the response, but the plugin runs before it: the variable has no value yet";
+    is_early
+        .then(|| Problem::new("_meta.filter", "never_matches", message).hint("use a variable of the request"))
 }
 
 /// Returns true if a plugin is disabled by its own configuration.

@@ -22,7 +22,7 @@ pub fn unresolved(conf: &Value) -> Option<String> {
 }
 
 pub(super) fn unknown_secret(field: &str) -> String {
-    format!("the secret that `{field}` refers to is not known")
+    format!("cannot resolve the secret of `{field}`")
 }
 
 /// Returns the first secret field with an empty value, which an attacker could guess.
@@ -31,7 +31,7 @@ pub(super) fn empty_secret(fields: &[String], conf: &Value) -> Option<String> {
         let place = field.split('.').try_fold(conf, |value, key| value.get(key));
         place.and_then(Value::as_str) == Some("")
     };
-    fields.iter().find(is_empty).map(|field| format!("`{field}` is empty: give it a secret"))
+    fields.iter().find(is_empty).map(|field| format!("`{field}` is empty: set a secret"))
 }
 
 /// Returns the references in a configuration with their values.

@@ -16,7 +16,7 @@ use sigma_upstream::identity::EndpointId;
 use sigma_upstream::overload::gate::Permit;
 
 use crate::attempt::guards::Limit;
-use crate::attempt::judge::{Judge, Seen, out_of_service};
+use crate::attempt::judge::{FailedAttempt, Judge, out_of_service};
 use crate::attempt::retry::{Missing, RetryPolicy};
 use crate::snapshot::{Session, Upstream};
 use crate::worker::{UpstreamState, Worker};
@@ -214,11 +214,11 @@ impl<'a> Attempts<'a> {
                 Err(balancer.endpoints().unresolved.unwrap_or(nobody))
             }
             None if balancer.keeps_to(session) => {
-                Err(Fault::new(FaultKind::NoNode, "the node of the session is gone"))
+                Err(Fault::new(FaultKind::NoNode, "the node of the session no longer exists"))
             }
             None if self.tried.is_empty() && balancer.is_refusing() => Err(Fault::new(
                 FaultKind::NoNode,
-                "too few nodes of the upstream are usable, or none has the metadata that is asked for",
+                "too few nodes of the upstream are usable, or no node has the required metadata",
             )),
             None => {
                 let reason = match self.tried.is_empty() {
@@ -396,7 +396,7 @@ impl<'a> Attempts<'a> {
         let Failure { fault, request_sent, status, .. } = *failure;
         // The status is the node's only if the client gets it.
         let status = status.filter(|_| !follows);
-        self.judge().failed(node, Seen { fault, request_sent, status });
+        self.judge().failed(node, FailedAttempt { fault, request_sent, status });
         if follows && !is_same_node {
             self.count_retry(node);
         }
@@ -550,10 +550,10 @@ pub(crate) fn decide(
         | FaultKind::UpstreamSendTimeout
             if repeatable =>
         {
-            Missing::Answer { unsent: progress.unsent }
+            Missing::Response { unsent: progress.unsent }
         }
         FaultKind::BadResponse | FaultKind::ResponseHeadTooLarge if repeatable && policy.is_some() => {
-            Missing::Answer { unsent: false }
+            Missing::Response { unsent: false }
         }
         _ => return Decision::GiveUp,
     };

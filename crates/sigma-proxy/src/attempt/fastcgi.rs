@@ -31,7 +31,7 @@ pub(crate) struct FastCgi {
 
 /// A script in a path, and the rest of the path.
 #[derive(Debug, PartialEq, Eq)]
-struct Found {
+struct ScriptPath {
     name: Vec<u8>,
     info: Vec<u8>,
 }
@@ -40,7 +40,7 @@ struct Found {
 struct ScriptVariables<'t> {
     request: &'t Context,
     root: &'t str,
-    found: &'t Found,
+    found: &'t ScriptPath,
 }
 
 impl Variables for ScriptVariables<'_> {
@@ -106,7 +106,7 @@ impl FastCgi {
             let value = text.rendered(&told);
             if value.contains(&0) {
                 // Programs would read only a part of it.
-                return Err(Fault::new(FaultKind::BadRequest, "a parameter for FastCGI has a zero byte"));
+                return Err(Fault::new(FaultKind::BadRequest, "a FastCGI parameter contains a zero byte"));
             }
             match value.is_empty() {
                 true => params.hide(name.as_bytes()),
@@ -117,11 +117,11 @@ impl FastCgi {
     }
 
     /// Finds the script in a normal path.
-    fn find(&self, mut path: Vec<u8>) -> Result<Found, Fault> {
+    fn find(&self, mut path: Vec<u8>) -> Result<ScriptPath, Fault> {
         if self.file.is_none() {
-            return Ok(Found { name: Vec::new(), info: path });
+            return Ok(ScriptPath { name: Vec::new(), info: path });
         }
-        let index = || Found { name: self.index.clone().into_bytes(), info: Vec::new() };
+        let index = || ScriptPath { name: self.index.clone().into_bytes(), info: Vec::new() };
         let Some(split) = &self.split else { return Ok(index()) };
         // The path after a script may end with a slash; the one of a folder gets the index.
         let is_folder =
@@ -138,7 +138,7 @@ impl FastCgi {
         if !name.starts_with(b"/") || is_in_file(name) {
             return Err(no_script());
         }
-        Ok(Found { name: name.to_vec(), info: group(2).to_vec() })
+        Ok(ScriptPath { name: name.to_vec(), info: group(2).to_vec() })
     }
 
     /// Returns the name of a file that does not depend on the path: its part below the root, or its last segment.
@@ -153,7 +153,7 @@ impl FastCgi {
         }
     }
 
-    fn tell(&self, ctx: &Context, found: &Found, params: &mut Params) {
+    fn tell(&self, ctx: &Context, found: &ScriptPath, params: &mut Params) {
         params.set(b"SCRIPT_NAME", &found.name);
         if !found.info.is_empty() {
             params.set(b"PATH_INFO", &found.info);
@@ -203,7 +203,7 @@ fn leads_astray(file: &[u8]) -> bool {
 }
 
 fn no_script() -> Fault {
-    Fault::new(FaultKind::NoRoute, "the path names no script that may run")
+    Fault::new(FaultKind::NoRoute, "the path names no script that is allowed to run")
 }
 
 #[cfg(test)]

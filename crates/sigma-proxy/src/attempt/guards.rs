@@ -113,7 +113,7 @@ impl Limit {
         Some(BoundedGate { gate: &self.gate, bounds })
     }
 
-    /// Returns true if each node has a bound of its own.
+    /// Returns true if each node has its own bound.
     pub(crate) fn is_per_node(&self) -> bool {
         self.per_node.is_some()
     }

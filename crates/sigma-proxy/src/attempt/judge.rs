@@ -19,7 +19,7 @@ pub(crate) struct Judge<'a> {
 
 /// An attempt that failed, with the facts that matter for its node.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Seen {
+pub(crate) struct FailedAttempt {
     pub(crate) fault: Fault,
     /// The node had everything that it could wait for: neither the client's slowness nor the end of the client's own
     /// time made the attempt fail.
@@ -44,14 +44,14 @@ impl<'a> Judge<'a> {
         if let Some(event) = by_status(checks, status) {
             self.worker.health.report(&node.health, event, checks);
         }
-        self.compare(node, checks, outlier::Seen::Answer(status));
+        self.compare(node, checks, outlier::NodeOutcome::Answer(status));
     }
 
     /// Counts a failed attempt on a node. The event on the connection counts, and, as for any other response, the
     /// resulting status.
-    pub(crate) fn failed(&self, node: &Endpoint, seen: Seen) {
+    pub(crate) fn failed(&self, node: &Endpoint, seen: FailedAttempt) {
         let Some(checks) = &self.upstream.checks else { return };
-        let Seen { fault, request_sent, status } = seen;
+        let FailedAttempt { fault, request_sent, status } = seen;
         let happened = verdict(fault, request_sent);
         if let Some(event) = happened {
             self.worker.health.report(&node.health, event, checks);
@@ -63,12 +63,13 @@ impl<'a> Judge<'a> {
             self.worker.health.report(&node.health, event, checks);
         }
         // Bytes on an open connection were a response, though not one in HTTP.
-        let seen = happened.map_or(outlier::Seen::Answer(502), |_| outlier::Seen::LocalOriginFailure);
+        let seen =
+            happened.map_or(outlier::NodeOutcome::Answer(502), |_| outlier::NodeOutcome::LocalOriginFailure);
         self.compare(node, checks, seen);
     }
 
     /// Counts for outlier detection.
-    fn compare(&self, node: &Endpoint, checks: &Arc<Plan>, seen: outlier::Seen) {
+    fn compare(&self, node: &Endpoint, checks: &Arc<Plan>, seen: outlier::NodeOutcome) {
         let Some(rules) = &checks.outliers else { return };
         let Judge { worker, upstream } = self;
         node.health.note(worker.local.worker(), seen, rules, |rule| {
@@ -95,7 +96,7 @@ pub(crate) fn out_of_service(nodes: &[Endpoint]) -> &'static str {
     } else if standings().all(|standing| !standing.is_in_service()) {
         "all nodes are draining or in maintenance"
     } else {
-        "no node of the upstream may be used"
+        "no node of the upstream is usable"
     }
 }
 

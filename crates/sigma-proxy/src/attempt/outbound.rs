@@ -8,15 +8,15 @@ use std::num::NonZeroU32;
 use std::rc::{Rc, Weak};
 use std::task::{self, Poll};
 
-use sigma_buffer::held::{self, Held};
+use sigma_buffer::held::{self, CountedBytes};
 use sigma_http::h1::parse_request;
 use sigma_http::{
     BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, Headers, Method, RequestHead, ResponseHead,
 };
 use sigma_net::{Deadline, Peer, deadline};
 use sigma_plugin::outbound::{
-    Answer, BytesCall, BytesError, Call, CallError, Calling, CallingBytes, MessageStream, Missing, Outbound,
-    StreamCall,
+    BytesCall, BytesError, Call, CallError, Calling, CallingBytes, MessageStream, Missing, Outbound,
+    ServiceResponse, StreamCall,
 };
 use sigma_upstream::balance::Outcome;
 use sigma_upstream::endpoint::Endpoint;
@@ -52,13 +52,13 @@ impl Outbound for Calls {
     fn call(&self, call: Call) -> Calling {
         let worker = Weak::clone(&self.worker);
         Box::pin(async move {
-            let worker = worker.upgrade().ok_or_else(|| CallError("the worker has ended".to_owned()))?;
+            let worker = worker.upgrade().ok_or_else(|| CallError("the worker ended".to_owned()))?;
             let view = worker.view();
             let limit = Deadline::new();
             limit.set(call.timeout_ms);
             match limit.bound(OutboundCall { worker: &worker, view: &view, call: &call }.run()).await {
                 Some(result) => result,
-                None => Err(CallError(format!("no answer within {} ms", call.timeout_ms))),
+                None => Err(CallError(format!("no response within {} ms", call.timeout_ms))),
             }
         })
     }
@@ -76,7 +76,7 @@ impl Outbound for Calls {
         Box::pin(async move {
             let lacks = |missing, reason: String| Err(BytesError { reason, missing });
             let Some(worker) = worker.upgrade() else {
-                return lacks(Missing::Node, "the worker has ended".to_owned());
+                return lacks(Missing::Node, "the worker ended".to_owned());
             };
             let view = worker.view();
             let limit = Deadline::new();
@@ -84,7 +84,7 @@ impl Outbound for Calls {
             let course = bytes::OutboundBytesCall { worker: &worker, view: &view, call: &call };
             match limit.bound(course.run()).await {
                 Some(result) => result,
-                None => lacks(Missing::Time, format!("no answer within {} ms", call.timeout_ms)),
+                None => lacks(Missing::Time, format!("no response within {} ms", call.timeout_ms)),
             }
         })
     }
@@ -102,12 +102,12 @@ struct OutboundCall<'c> {
 }
 
 impl OutboundCall<'_> {
-    async fn run(&self) -> Result<Answer, CallError> {
+    async fn run(&self) -> Result<ServiceResponse, CallError> {
         let snapshot = &self.view.snapshot;
         let number = snapshot.upstream_number(&self.call.upstream);
         let Some((number, upstream)) = number.and_then(|number| Some((number, snapshot.upstream(number)?)))
         else {
-            return Err(CallError("the service is not part of the configuration any more".to_owned()));
+            return Err(CallError("the service is no longer part of the configuration".to_owned()));
         };
         let mut head = head(self.call, &[], &unlimited(&self.view.answer_limits))?;
         // A call has one short time: it follows no retry policy, whose pauses would be too long.
@@ -145,7 +145,7 @@ impl OutboundCall<'_> {
         (node, link_ms): (&Endpoint, Option<NonZeroU32>),
         head: &mut RequestHead,
         decision: &mut Decision,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<ServiceResponse, Fault> {
         let own = Origin::new(Peer::Unix, None, 0, &self.worker.clock.borrow());
         let connect_ms = upstream.timeouts.connect_ms;
         let demands = Demands { connect_ms, link_ms, ..Demands::of(head, upstream, own, None) };
@@ -155,14 +155,18 @@ impl OutboundCall<'_> {
     }
 
     /// Sends the request and reads the response, on one connection.
-    async fn exchange(&self, connection: &mut Connection, head: &mut RequestHead) -> Result<Answer, Fault> {
+    async fn exchange(
+        &self,
+        connection: &mut Connection,
+        head: &mut RequestHead,
+    ) -> Result<ServiceResponse, Fault> {
         let Call { method, body, limit, .. } = self.call;
         let length = body.as_ref().map_or(BodyLength::None, |body| BodyLength::Known(body.len() as u64));
         connection.send_head(head, None, length, None);
         let mut upload =
             Upload { body: body.as_deref().unwrap_or_default(), taken: 0, ended: length.is_empty() };
         let sent = body.as_ref().map_or(0, Vec::len);
-        let mut held = Held::default();
+        let mut held = CountedBytes::default();
         held.set(sent);
         let mut answer = ResponseHead::default();
         loop {
@@ -191,7 +195,7 @@ impl OutboundCall<'_> {
                     _ => break,
                 };
                 if bytes.len() + data.len() > *limit || data.len() > held::room() {
-                    let reason = "the response of a service is over its limit";
+                    let reason = "the response of a service exceeds its limit";
                     return Err(Fault::new(FaultKind::ResponseBodyTooLarge, reason));
                 }
                 bytes.extend_from_slice(&data);
@@ -200,7 +204,7 @@ impl OutboundCall<'_> {
         }
         answer.headers.remove_hop_by_hop();
         let headers = std::mem::take(&mut answer.headers);
-        Ok(Answer { status: answer.status, headers, body: bytes, trailers })
+        Ok(ServiceResponse { status: answer.status, headers, body: bytes, trailers })
     }
 }
 
@@ -229,7 +233,7 @@ pub(crate) fn head(
     for (name, value) in headers.iter().chain(own) {
         if value.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)) {
             let name = String::from_utf8_lossy(name);
-            return Err(CallError(format!("the value of the field {name} cannot be sent")));
+            return Err(CallError(format!("the value of the field {name} contains invalid characters")));
         }
         text.extend_from_slice(name);
         text.extend_from_slice(b": ");
@@ -240,7 +244,7 @@ pub(crate) fn head(
     let mut head = RequestHead::default();
     match parse_request(&text, limits, &mut head) {
         Ok(Some(end)) if end == text.len() => Ok(head),
-        _ => Err(CallError("the request would not be a valid one".to_owned())),
+        _ => Err(CallError("the request is invalid".to_owned())),
     }
 }
 

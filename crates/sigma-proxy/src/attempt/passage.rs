@@ -27,14 +27,14 @@ pub(crate) struct Passage<'p> {
     pass: Option<Pass>,
     begun: Option<Begun>,
     has_told: bool,
-    /// Kept until the exchange, or the session, is over.
+    /// Kept until the exchange, or the session, has ended.
     permit: Option<Permit>,
 }
 
 /// The result of an exchange, as guards see it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Seen {
-    /// A response with this status, after so many milliseconds if a guard asks for the time.
+pub(crate) enum GuardOutcome {
+    /// A response with this status, after so many milliseconds if a guard requests the time.
     Answer { status: u16, latency_ms: Option<f64> },
     /// A node has accepted a session, so many milliseconds after the dial; the content of the session is unknown.
     Taken { connect_ms: Option<f64> },
@@ -60,14 +60,14 @@ impl<'p> Passage<'p> {
     pub(crate) async fn ask_others(&mut self, priority: i32) -> Result<(), Fault> {
         self.ask_admission()?;
         self.ask_concurrency()?;
-        self.ask_limit("the upstream has as many requests as it may have", priority).await
+        self.ask_limit("the upstream has reached its limit of requests", priority).await
     }
 
     /// As [`Passage::ask_others`] for a session. The time to connect does not show how many sessions a node serves
     /// well, and a session lasts: adaptive concurrency would never see one end.
     pub(crate) async fn ask_others_of_session(&mut self, priority: i32) -> Result<(), Fault> {
         self.ask_admission()?;
-        self.ask_limit("the upstream has as many sessions as it may have", priority).await
+        self.ask_limit("the upstream has reached its limit of sessions", priority).await
     }
 
     async fn ask_limit(&mut self, full: &'static str, priority: i32) -> Result<(), Fault> {
@@ -100,7 +100,7 @@ impl<'p> Passage<'p> {
         if admission.borrow_mut().admits(deadline::now_ms(), self.worker.random()) {
             return Ok(());
         }
-        let reason = "too little of what goes to the upstream succeeds";
+        let reason = "too few requests to the upstream succeed";
         refuse(self.worker, rules.dry_run, Counter::UpstreamRefusedAdmission, FaultKind::Overloaded, reason)
     }
 
@@ -109,7 +109,7 @@ impl<'p> Passage<'p> {
             return Ok(());
         };
         if !gradient.borrow().admits() {
-            let reason = "the upstream has as many requests as it serves without delay";
+            let reason = "the upstream has reached its adaptive concurrency limit";
             let counter = Counter::UpstreamRefusedConcurrency;
             refuse(self.worker, rules.dry_run, counter, FaultKind::Overloaded, reason)?;
         }
@@ -123,23 +123,23 @@ impl<'p> Passage<'p> {
     }
 
     /// Ends the passage with the exchange.
-    pub(crate) fn end(mut self, seen: Seen) {
+    pub(crate) fn end(mut self, seen: GuardOutcome) {
         self.tell(seen);
     }
 
     /// Reports the result of a session. Its permit is kept until the returned value is dropped.
-    pub(crate) fn settle(mut self, seen: Seen) -> Option<Permit> {
+    pub(crate) fn settle(mut self, seen: GuardOutcome) -> Option<Permit> {
         self.tell(seen);
         self.permit.take()
     }
 
     /// Reports a result to the guards. Only the first result counts.
-    pub(crate) fn tell(&mut self, seen: Seen) {
+    pub(crate) fn tell(&mut self, seen: GuardOutcome) {
         if std::mem::replace(&mut self.has_told, true) {
             return;
         }
         let latency = match seen {
-            Seen::Answer { latency_ms, .. } => latency_ms,
+            GuardOutcome::Answer { latency_ms, .. } => latency_ms,
             _ => None,
         };
         if let (Some(gradient), Some(begun)) = (&self.own.concurrency, self.begun.take()) {
@@ -159,12 +159,12 @@ impl<'p> Passage<'p> {
         }
         if let Some(admission) = &self.own.admission {
             match seen {
-                Seen::Answer { status, .. } => {
+                GuardOutcome::Answer { status, .. } => {
                     admission.borrow_mut().record(deadline::now_ms(), status < 500)
                 }
-                Seen::Taken { .. } => admission.borrow_mut().record(deadline::now_ms(), true),
-                Seen::Failure => admission.borrow_mut().record(deadline::now_ms(), false),
-                Seen::Nothing => {}
+                GuardOutcome::Taken { .. } => admission.borrow_mut().record(deadline::now_ms(), true),
+                GuardOutcome::Failure => admission.borrow_mut().record(deadline::now_ms(), false),
+                GuardOutcome::Nothing => {}
             }
         }
     }
@@ -172,17 +172,17 @@ impl<'p> Passage<'p> {
 
 impl Drop for Passage<'_> {
     fn drop(&mut self) {
-        self.tell(Seen::Nothing);
+        self.tell(GuardOutcome::Nothing);
     }
 }
 
 /// Returns the outcome of a response for a breaker.
-fn outcome(rules: &BreakerRules, seen: Seen) -> Outcome {
+fn outcome(rules: &BreakerRules, seen: GuardOutcome) -> Outcome {
     match seen {
-        Seen::Nothing => Outcome::Nothing,
-        Seen::Failure => Outcome::Failure,
-        Seen::Answer { status, .. } if rules.failures.contains(&status) => Outcome::Failure,
-        Seen::Answer { latency_ms: took_ms, .. } | Seen::Taken { connect_ms: took_ms } => {
+        GuardOutcome::Nothing => Outcome::Nothing,
+        GuardOutcome::Failure => Outcome::Failure,
+        GuardOutcome::Answer { status, .. } if rules.failures.contains(&status) => Outcome::Failure,
+        GuardOutcome::Answer { latency_ms: took_ms, .. } | GuardOutcome::Taken { connect_ms: took_ms } => {
             let slow = rules.slow_ms.zip(took_ms).is_some_and(|(slow, took)| took >= slow);
             if slow { Outcome::Slow } else { Outcome::Success }
         }
@@ -234,10 +234,10 @@ pub(crate) async fn wait_for_node(
             fault => return Ok(fault),
         }
     }
-    Ok(Err(Fault::new(FaultKind::NoNode, "the nodes of the upstream come and go")))
+    Ok(Err(Fault::new(FaultKind::NoNode, "the nodes of the upstream keep changing")))
 }
 
-/// Waits for a permit as long as the limit allows. None if a dry run goes on without one. Without a queue the
+/// Waits for a permit as long as the limit allows. None if a dry run continues without one. Without a queue the
 /// upstream is `full` at once.
 pub(crate) async fn wait_in_queue<P>(
     worker: &Worker,
@@ -253,7 +253,7 @@ pub(crate) async fn wait_in_queue<P>(
             match patience.bound(pin!(wait())).await {
                 Some(Ok(place)) => return place.map(Some),
                 Some(Err(Full)) => "the queue in front of the upstream is full",
-                None => "it has waited too long for the upstream",
+                None => "the request waited too long in the queue of the upstream",
             }
         }
     };

@@ -24,7 +24,7 @@ pub(crate) struct RetryPolicy {
     pub(crate) hedging: Option<Hedging>,
 }
 
-/// The time at which a second node is asked.
+/// The time at which a second node is queried.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Hedging {
     delay_ms: u64,
@@ -44,7 +44,7 @@ impl Hedging {
     }
 }
 
-/// The times of the last answers of an upstream, as one worker has seen them.
+/// The times of the last responses of an upstream, as one worker has seen them.
 #[derive(Debug, Default)]
 pub(crate) struct Recent {
     /// In milliseconds; the oldest is at `next` when there are as many as are kept.
@@ -122,7 +122,7 @@ pub(crate) enum Missing {
     /// A connection.
     Connection,
     /// A response, or a valid one.
-    Answer {
+    Response {
         /// No byte of the request had left.
         unsent: bool,
     },
@@ -131,9 +131,9 @@ pub(crate) enum Missing {
 /// The decision on a node's response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RetryDecision {
-    /// The answer is the client's.
+    /// The response is the client's.
     Deliver,
-    /// Make another attempt; after so many milliseconds, if the node asks for a pause.
+    /// Make another attempt; after so many milliseconds, if the node requests a pause.
     Again(Option<u64>),
 }
 
@@ -173,7 +173,7 @@ impl RetryPolicy {
         let unseen = [RetryOn::ResetBeforeRequest, RetryOn::RefusedStream];
         match missing {
             Missing::Connection => self.conditions.has_any(&[RetryOn::ConnectFailure, RetryOn::ServerError]),
-            Missing::Answer { unsent } => {
+            Missing::Response { unsent } => {
                 self.conditions.has_any(&[RetryOn::Reset, RetryOn::ServerError])
                     || unsent && self.conditions.has_any(&unseen)
             }
@@ -185,7 +185,7 @@ impl RetryPolicy {
         self.methods.as_ref().map_or(method.is_idempotent(), |methods| methods.contains(&method))
     }
 
-    /// Whether an answer is the client's.
+    /// Whether a response is the client's.
     pub(crate) fn judge(&self, head: &ResponseHead, method: Method) -> RetryDecision {
         if head.status == TOO_EARLY {
             return RetryDecision::Deliver;
@@ -197,9 +197,9 @@ impl RetryPolicy {
             return RetryDecision::Deliver;
         }
         match asked_pause(head) {
-            Asked::Nothing => RetryDecision::Again(None),
-            Asked::Pause(ms) if ms <= self.retry_after_ms => RetryDecision::Again(Some(ms)),
-            Asked::Pause(_) | Asked::NoRetry => RetryDecision::Deliver,
+            RequestedDelay::Nothing => RetryDecision::Again(None),
+            RequestedDelay::Pause(ms) if ms <= self.retry_after_ms => RetryDecision::Again(Some(ms)),
+            RequestedDelay::Pause(_) | RequestedDelay::NoRetry => RetryDecision::Deliver,
         }
     }
 
@@ -229,7 +229,7 @@ impl RetryPolicy {
             && head.headers.find(b"grpc-status").is_some_and(named)
     }
 
-    /// Returns the pause in milliseconds before attempt `retries` + 1: the pause that the node asked for and up to
+    /// Returns the pause in milliseconds before attempt `retries` + 1: the pause that the node requested and up to
     /// half as much again, or the back-off with full jitter.
     pub(crate) fn pause_ms(&self, retries: u32, asked_ms: Option<u64>, random: u64) -> u64 {
         let up_to = |bound: u64| ((u128::from(random) * u128::from(bound + 1)) >> 64) as u64;
@@ -244,7 +244,7 @@ impl RetryPolicy {
 }
 
 /// The node's request for a pause.
-enum Asked {
+enum RequestedDelay {
     Nothing,
     Pause(u64),
     NoRetry,
@@ -252,14 +252,16 @@ enum Asked {
 
 /// Reads `grpc-retry-pushback-ms` (gRPC's A6: anything but a number from 0 on means "not at all"), or `Retry-After`
 /// in seconds (RFC 9110 §10.2.3). A date is always too far away.
-fn asked_pause(head: &ResponseHead) -> Asked {
+fn asked_pause(head: &ResponseHead) -> RequestedDelay {
     let number = |text: &[u8]| std::str::from_utf8(text).ok()?.trim().parse::<u64>().ok();
     if let Some(pushback) = head.headers.find(b"grpc-retry-pushback-ms") {
-        return number(pushback).map_or(Asked::NoRetry, Asked::Pause);
+        return number(pushback).map_or(RequestedDelay::NoRetry, RequestedDelay::Pause);
     }
     match head.headers.find(b"retry-after") {
-        None => Asked::Nothing,
-        Some(text) => number(text).map_or(Asked::NoRetry, |s| Asked::Pause(s.saturating_mul(1000))),
+        None => RequestedDelay::Nothing,
+        Some(text) => {
+            number(text).map_or(RequestedDelay::NoRetry, |s| RequestedDelay::Pause(s.saturating_mul(1000)))
+        }
     }
 }
 
@@ -318,7 +320,7 @@ mod tests {
     #[test]
     fn attempts_without_an_answer() {
         let check = |words: &[&str], connection, unsent, sent| {
-            let answer = |unsent| Missing::Answer { unsent };
+            let answer = |unsent| Missing::Response { unsent };
             let got =
                 [Missing::Connection, answer(true), answer(false)].map(|missing| on(words).wants(missing));
             assert_eq!(got, [connection, unsent, sent], "{words:?}");

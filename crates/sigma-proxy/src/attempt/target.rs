@@ -27,14 +27,14 @@ pub(crate) struct Demands {
     pub(crate) upgrade: bool,
     /// The protocol.
     pub(crate) protocol: Protocol,
-    /// The name that the node is asked for over TLS; empty in cleartext.
+    /// The name that the node is requested over TLS; empty in cleartext.
     pub(crate) name: Box<str>,
     /// The client whose requests alone the connection serves.
     pub(crate) owner: Owner<Box<[u8]>>,
 }
 
 impl Demands {
-    /// The demands of a session with `origin` to `upstream`, whose node is asked for `name` over TLS.
+    /// The demands of a session with `origin` to `upstream`, whose node is requested `name` over TLS.
     pub(crate) fn of_session(upstream: &Upstream, origin: Origin, name: &str) -> Demands {
         let name = if upstream.over_tls().is_some() { name.into() } else { Box::default() };
         Demands {
@@ -123,7 +123,7 @@ pub(crate) fn can_be_named(authority: &[u8]) -> bool {
     is_server_name(&server_name(authority))
 }
 
-/// Returns the host that the node is asked for, as TLS names it.
+/// Returns the host that the node is requested, as TLS names it.
 fn server_name(authority: &[u8]) -> String {
     let host = host_name(authority);
     let host = host.strip_prefix(b"[").and_then(|host| host.strip_suffix(b"]")).unwrap_or(&host);

@@ -66,7 +66,7 @@ impl<'l> TimeLeft<'l> {
         Ok(Some(TimeLeft { deadline, ends_ms, call_ms, limit, is_call, is_clients }))
     }
 
-    /// Returns the outcome of `work`, or a fault when the time is over first.
+    /// Returns the outcome of `work`, or a fault when the time has ended first.
     pub(crate) async fn bound<T>(&self, work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
         self.deadline.bound(work).await.unwrap_or_else(|| Err(over(self.limit)))
     }
@@ -81,7 +81,7 @@ impl<'l> TimeLeft<'l> {
         self.is_clients
     }
 
-    /// Returns true if it is over.
+    /// Returns true if it has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.deadline.poll_expired(&mut Context::from_waker(Waker::noop())).is_ready()
     }
@@ -100,8 +100,8 @@ impl<'l> TimeLeft<'l> {
 
 fn over(limit: Option<&TimeLimit>) -> Fault {
     let reason = match limit {
-        None => "the time that the client gave the call is over",
-        Some(_) => "the time that the exchange has is over",
+        None => "the client's deadline for the call has passed",
+        Some(_) => "the deadline of the exchange has passed",
     };
     Fault::new(FaultKind::ResponseTimeout, reason)
 }

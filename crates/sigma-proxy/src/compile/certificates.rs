@@ -308,7 +308,7 @@ fn ordered(ssl: &Ssl, sources: &Sources<'_>) -> Result<Option<Pair>, String> {
             None => Ok(source.pair(ssl.id.as_str())),
         },
         None => Err(
-            "its certificate has to be ordered, but this process orders no certificates: set `acme` and restart it"
+            "its certificate must be ordered, but this process orders no certificates: set `acme` and restart the gateway"
                 .to_owned(),
         ),
     }
@@ -372,7 +372,7 @@ fn chosen(ciphers: Option<&str>, curves: Option<&str>) -> Result<Offer, (&'stati
             offer.with_ciphers(text).map_err(|error| ("ciphers", error.to_string()))?;
         offer = narrowed;
         if !passed_over.is_empty() {
-            tracing::warn!(ciphers = ?passed_over, "these ciphers are not offered: there is no DHE, only ECDHE");
+            tracing::warn!(ciphers = ?passed_over, "these ciphers are not supported and are ignored: Sigma has ECDHE, not DHE");
         }
     }
     match curves {
@@ -409,8 +409,8 @@ pub(super) fn revealed(text: &str, sources: &Sources<'_>) -> Result<String, Stri
     match value {
         serde_json::Value::String(found) if found != text => Ok(found),
         _ => Err(match sources.secrets.refusal(text) {
-            Some(reason) => format!("the secret {text} cannot be read: {reason}"),
-            None => format!("the secret {text} cannot be read"),
+            Some(reason) => format!("cannot resolve the secret {text}: {reason}"),
+            None => format!("cannot resolve the secret {text}"),
         }),
     }
 }
@@ -484,7 +484,7 @@ pub(super) fn versions(named: &[TlsVersion]) -> Result<Versions, String> {
     });
     let (versions, dropped) = Versions::from_names(names).map_err(|error| error.to_string())?;
     if !dropped.is_empty() {
-        tracing::warn!(versions = ?dropped, "these versions of TLS are not safe and are not offered (RFC 8996)");
+        tracing::warn!(versions = ?dropped, "these versions of TLS are insecure and are ignored (RFC 8996)");
     }
     Ok(versions)
 }

@@ -181,8 +181,8 @@ pub(super) fn is_off(conf: &Value) -> bool {
 /// Returns the remedy for a missing plugin.
 fn unknown_plugin_hint(is_built_in: bool) -> &'static str {
     match is_built_in {
-        true => "name it in `plugins`, or in `compat.ignored_plugins` if it may be left out",
-        false => "this build does not have it; name it in `compat.ignored_plugins` if it may be left out",
+        true => "add it to `plugins`, or to `compat.ignored_plugins` if the route works without it",
+        false => "this build lacks it; add it to `compat.ignored_plugins` if the route works without it",
     }
 }
 
@@ -280,9 +280,10 @@ impl Building<'_, '_> {
     /// Returns the ssl with the client certificate for nodes. An error is better than no certificate or an old one.
     fn shown_to_nodes(&self, id: &str) -> Result<Arc<resources::Ssl>, String> {
         let resources = &self.task.config.resources;
-        let ssl = resources.ssls.get(id).ok_or_else(|| format!("there is no ssl `{id}`, create it"))?;
+        let ssl =
+            resources.ssls.get(id).ok_or_else(|| format!("the ssl `{id}` does not exist: create it"))?;
         if resources.is_closed(&ResourceKey::new(Kind::Ssl, id)) {
-            return Err(format!("the ssl `{id}` cannot be used itself"));
+            return Err(format!("the ssl `{id}` is invalid itself"));
         }
         if ssl.kind != SslType::Client {
             return Err(wrong_ssl_type(id));
@@ -405,7 +406,7 @@ impl Building<'_, '_> {
         Some(Arc::new(scripts.script(&self.resource(), text)))
     }
 
-    /// Compiles an identity; a failing one is left out, so that it grants no access.
+    /// Compiles an identity; a failing one is omitted, so that it grants no access.
     fn identity(&mut self, kind: &Arc<dyn sigma_plugin::Kind>, conf: &Arc<Value>) -> Option<KeyOfIdentity> {
         let mut revealed = Value::clone(conf);
         self.task.sources.secrets.reveal(&mut revealed);

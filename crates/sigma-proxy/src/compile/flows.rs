@@ -57,7 +57,7 @@ impl Task<'_> {
         let mut building = Building { key, old: old.map(|old| &**old), upstreams: Vec::new(), task: self };
         if let Some((field, _)) = named(config, route).filter(|(_, it)| !it.scheme.carries_sessions()) {
             let problem = Problem::new(format!("{key}.{field}"), "unsupported", Scheme::NO_SESSIONS);
-            building.fail(problem.hint("name an upstream with one of these"));
+            building.fail(problem.hint("use an upstream with one of these schemes"));
         }
         if let Some(upstream) =
             route.upstream_id.as_ref().and_then(|id| config.resources.upstreams.get(id.as_str()))
@@ -112,8 +112,8 @@ impl Building<'_, '_> {
             self.refuse_unknown(name);
             return None;
         }
-        let message = format!("plugin {name} of its service is for requests, and a stream has no requests");
-        let hint = "give the stream route a service of its own, or the `upstream_id` of this one";
+        let message = format!("plugin {name} of its service needs requests, which a stream lacks");
+        let hint = "give the stream route its own service, or the `upstream_id` of this service";
         let place = format!("{}.service_id", self.key);
         self.fail(Problem::new(place, "conflict", message).hint(hint));
         None

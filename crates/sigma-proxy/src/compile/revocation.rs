@@ -9,7 +9,7 @@ use super::sources::Sources;
 pub(super) fn is_complete(client: &SslClient) -> Result<(), String> {
     match client.crl.as_deref() {
         Some(crl) if crl.files.is_empty() && crl.urls.is_empty() => {
-            Err("client.crl: it names no list, so every client would be denied; add `files` or `urls`"
+            Err("client.crl: it has no list, so every client would be denied; add `files` or `urls`"
                 .to_owned())
         }
         _ => Ok(()),

@@ -18,7 +18,7 @@ use super::compiled::is_off;
 use super::sources::Sources;
 use super::{State, Task};
 
-/// Compiles one resource for trial. Parts that depend on other resources, or on external secrets, are left out: these
+/// Compiles one resource for trial. Parts that depend on other resources, or on external secrets, are omitted: these
 /// may come later, and change.
 ///
 /// # Errors

@@ -66,7 +66,7 @@ pub(crate) async fn introduced(
             Ok(header) => believe(&header, origin),
             Err(reason) => {
                 // A trusted peer that does this is misconfigured.
-                tracing::warn!(peer = ?origin.peer, listener = %listener.place, reason, "no PROXY header");
+                tracing::warn!(peer = ?origin.peer, listener = %listener.place, reason, "invalid PROXY protocol header");
                 return None;
             }
         }
@@ -107,7 +107,9 @@ async fn read_header(
             }
             input.make_room(limit);
             match ready!(stream.poll_fill(cx, input)) {
-                Ok(0) | Err(_) => return Poll::Ready(Err("the connection ended before it")),
+                Ok(0) | Err(_) => {
+                    return Poll::Ready(Err("the connection ended before the PROXY protocol header"));
+                }
                 Ok(_) => {}
             }
         }
@@ -210,7 +212,7 @@ pub(crate) fn failed(
         HandshakeError::Cleartext(_) | HandshakeError::Premature => EarlyRefusal::CleartextOnTls,
         HandshakeError::NoCertificate(_) => EarlyRefusal::UnknownName,
         HandshakeError::Closed | HandshakeError::TimedOut | HandshakeError::Io(_) if !has_begun => {
-            tracing::debug!(peer = ?origin.peer, %error, "no TLS session with a client");
+            tracing::debug!(peer = ?origin.peer, %error, "TLS handshake with a client failed");
             return;
         }
         _ => EarlyRefusal::Handshake,

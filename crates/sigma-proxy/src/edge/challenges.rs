@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use sigma_net::answers::{Answers, Given};
+use sigma_net::answers::{Answers, PublishedResponse};
 use sigma_net::tls::{Proofs, ServerIdentity};
 
 /// The path prefix of HTTP challenges (RFC 8555 §8.3).
@@ -30,8 +30,8 @@ pub struct Expected {
 
 #[derive(Debug)]
 enum Which {
-    Token { _given: Given<Box<str>> },
-    Name { _given: Given<Arc<ServerIdentity>> },
+    Token { _given: PublishedResponse<Box<str>> },
+    Name { _given: PublishedResponse<Arc<ServerIdentity>> },
 }
 
 impl Challenges {
@@ -56,7 +56,7 @@ impl Challenges {
     }
 
     /// Returns the response to a request for `path`, compared as it was sent.
-    pub(crate) fn answer(&self, path: &[u8]) -> Option<Vec<u8>> {
+    pub(crate) fn response(&self, path: &[u8]) -> Option<Vec<u8>> {
         if !self.tokens.is_asked() {
             return None;
         }
@@ -72,8 +72,9 @@ mod tests {
     #[test]
     fn a_token_is_answered_literally_while_it_is_expected() {
         let challenges = Challenges::default();
-        let ask =
-            |path: &str| challenges.answer(path.as_bytes()).map(|answer| String::from_utf8(answer).unwrap());
+        let ask = |path: &str| {
+            challenges.response(path.as_bytes()).map(|answer| String::from_utf8(answer).unwrap())
+        };
         assert_eq!(ask("/.well-known/acme-challenge/abc"), None);
         let first = challenges.expect("abc", "abc.key").unwrap();
         let second = challenges.expect("d-_9", "other").unwrap();

@@ -248,12 +248,12 @@ fn complain(TooMany(most): TooMany, peer: Peer, line: &mut LastLine) {
         tracing::warn!(
             most,
             ?peer,
-            "an address has reached its limit of connections; further ones are closed (limits.connections_per_address; proxies in front belong in trusted_addresses)"
+            "an address has reached its limit of connections; new ones are closed (limits.connections_per_address; add proxies in front to trusted_addresses)"
         );
     }
 }
 
-/// Returns true if the connection ended before it was accepted, which is no error here.
+/// Returns true if the connection ended before the PROXY protocol header was accepted, which is no error here.
 fn is_peers_fault(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{ConnectionAborted, ConnectionReset, InvalidInput, NotConnected};
     matches!(error.kind(), ConnectionAborted | ConnectionReset | InvalidInput | NotConnected)
@@ -284,7 +284,7 @@ async fn wait_for_descriptors(worker: &Worker, listening: &Listening, line: &mut
     }
     if line.is_due() {
         tracing::warn!(
-            "clients have used up their share of descriptors; new connections wait (RLIMIT_NOFILE)"
+            "clients have used up their share of file descriptors; new connections wait (raise RLIMIT_NOFILE)"
         );
     }
     while !listening.has_room() {
@@ -321,7 +321,7 @@ async fn serve_admitted(
     listener: Arc<ListenerOptions>,
     open: Rc<Cell<bool>>,
 ) {
-    // Boxed, so that the memory of a handshake is free again when it is over.
+    // Boxed, so that the memory of a handshake is free again when it has ended.
     let admitted = Box::pin(admit(&entered.0, stream, origin, &listener)).await;
     let alternative = quic::alternative(&entered.0, &listener);
     drop(listener);
@@ -494,8 +494,8 @@ mod tests {
         assert!(size_of::<Http1Connection>() <= 448, "{} bytes", size_of::<Http1Connection>());
     }
 
-    /// Moved into its box once for every request: rarely needed state has a box of its own. Up to 1,024 bytes the
-    /// allocator takes its short path; the count of held bytes, HTTP/3 and owners of connections take 56 bytes more.
+    /// Moved into its box once for every request: rarely needed state has its own box. Up to 1,024 bytes the allocator
+    /// takes its short path; the count of held bytes, HTTP/3 and owners of connections take 56 bytes more.
     #[test]
     fn an_exchange_needs_little_room() {
         assert!(room(exchange) <= 1080, "{} bytes", room(exchange));

@@ -33,7 +33,7 @@ impl Withdrawal {
     pub(crate) fn poll(&self, task: &mut task::Context<'_>) -> Poll<Result<(), Fault>> {
         while self.look.poll_expired(task).is_ready() {
             if self.has_ended(self.node.keeps_bound()) {
-                let reason = "the node was taken out, and open sessions are closed then";
+                let reason = "the node was removed, and its open sessions are closed";
                 return Poll::Ready(Err(Fault::new(FaultKind::NodeWithdrawn, reason)));
             }
             self.look.set(LOOK_MS);
@@ -41,8 +41,8 @@ impl Withdrawal {
         Poll::Pending
     }
 
-    /// Evaluates a check that found the node well or not. A session that began while its node was out, since there
-    /// was no other one, goes on.
+    /// Evaluates a check that found the node well or not. A session that began while its node was out, since there was
+    /// no other one, continues.
     fn has_ended(&self, is_well: bool) -> bool {
         self.was_well.replace(self.was_well.get() || is_well) && !is_well
     }

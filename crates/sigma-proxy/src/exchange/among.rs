@@ -57,7 +57,7 @@ impl Exchange<'_, '_> {
             let result = Box::pin(self.forward_guarded(view, route, number, may_fall_back && is_last)).await;
             match result {
                 Err(fault) if !is_last && self.may_go_on(fault) => {
-                    tracing::debug!(reason = fault.reason, "the next member of the upstream is asked");
+                    tracing::debug!(reason = fault.reason, "trying the next member of the upstream");
                     self.worker.counters.add(Counter::UpstreamRetries, 1);
                     self.scratch.ctx.request.clone_from(&request);
                     self.scratch.spent_ms = deadline::now_ms().saturating_sub(began_ms);

@@ -14,9 +14,9 @@ use sigma_http::{Fault, HeaderId, Method};
 use sigma_net::Peer;
 use sigma_plugin::Context;
 use sigma_plugin::outbound::{
-    Answer, Call, CallError, GATEWAY, Internal, MOST_WITHIN, Outbound, internal_name,
+    Call, CallError, GATEWAY, Internal, MOST_WITHIN, Outbound, ServiceResponse, internal_name,
 };
-use sigma_plugin::step::Asked;
+use sigma_plugin::step::CallResult;
 use sigma_wire::{Downstream, Subrequest};
 
 use super::Exchange;
@@ -28,10 +28,10 @@ use crate::worker::Worker;
 /// A running call, or its result.
 enum CallState<'a> {
     /// To an upstream: dropped when the client leaves
-    Out(Pin<Box<dyn Future<Output = Asked>>>),
+    Out(Pin<Box<dyn Future<Output = CallResult>>>),
     /// To the gateway itself: notified when the client leaves, and ends like other exchanges
-    Own(Pin<Box<dyn Future<Output = Asked> + 'a>>),
-    Ended(Asked),
+    Own(Pin<Box<dyn Future<Output = CallResult> + 'a>>),
+    Ended(CallResult),
 }
 
 impl CallState<'_> {
@@ -56,7 +56,7 @@ impl Exchange<'_, '_> {
     ///
     /// # Errors
     /// Returns an error if the client leaves meanwhile.
-    pub(super) async fn ask(&mut self, calls: Vec<Call>) -> Result<Vec<Asked>, Fault> {
+    pub(super) async fn ask(&mut self, calls: Vec<Call>) -> Result<Vec<CallResult>, Fault> {
         let info = info_of_asker(self.down.info(), &self.scratch.ctx, self.stage.is_guided());
         let asker = Asker::new(self.worker, &info, &self.scratch.ctx);
         asker.ask(calls, &mut self.down).await
@@ -98,7 +98,11 @@ impl<'c> Asker<'c> {
     ///
     /// # Errors
     /// Returns an error if the client leaves meanwhile.
-    pub(super) async fn ask(self, calls: Vec<Call>, down: &mut Downstream<'_>) -> Result<Vec<Asked>, Fault> {
+    pub(super) async fn ask(
+        self,
+        calls: Vec<Call>,
+        down: &mut Downstream<'_>,
+    ) -> Result<Vec<CallResult>, Fault> {
         let abandoned = Rc::new(Cell::new(false));
         let is_own = |key: &str| key == GATEWAY || internal_name(key).is_some();
         let begin = |call: Call| match is_own(&call.upstream) {
@@ -128,9 +132,9 @@ impl<'c> Asker<'c> {
         Ok(courses.into_iter().filter_map(ended).collect())
     }
 
-    async fn exchange(self, call: Call, abandoned: Rc<Cell<bool>>) -> Asked {
+    async fn exchange(self, call: Call, abandoned: Rc<Cell<bool>>) -> CallResult {
         if self.within > MOST_WITHIN {
-            return Err(CallError("requests of the gateway to itself go in a circle".to_owned()));
+            return Err(CallError("the gateway sends requests to itself in a loop".to_owned()));
         }
         let mut digits = itoa::Buffer::new();
         let length =
@@ -153,7 +157,7 @@ impl<'c> Asker<'c> {
         exchange.run().await;
         self.worker.give_scratch(scratch);
         let received = client.into_received().map_err(|reason| CallError(reason.to_owned()))?;
-        Ok(Answer {
+        Ok(ServiceResponse {
             status: received.status,
             headers: received.headers,
             body: received.body,

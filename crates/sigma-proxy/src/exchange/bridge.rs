@@ -53,7 +53,7 @@ impl Exchange<'_, '_> {
         self.scratch.ctx.record.upstream_scheme = Some(upstream.scheme_name());
         let step = (bridge.open)(&far(upstream)?, &mut self.scratch.ctx, &self.worker.env(view));
         let Some(mut draft) = self.settle(step, view).await? else {
-            return Err(Fault::new(FaultKind::Internal, "a bridge has given no answer"));
+            return Err(Fault::new(FaultKind::Internal, "a bridge returned no response"));
         };
         match draft.peer.take() {
             Some(peer) => Box::pin(self.hand_over(draft.reply, peer, Leave::OfUpstream)).await,

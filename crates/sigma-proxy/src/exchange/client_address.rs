@@ -25,7 +25,7 @@ pub(crate) struct ForwardedAddress {
 impl Exchange<'_, '_> {
     /// Sets the client's address, if a trusted peer sends it. With an unreadable address, the peer's stays.
     pub(super) fn learn_client_address(&mut self, snapshot: &Snapshot) {
-        match told(snapshot, &self.scratch.ctx.request.headers, self.down.origin().peer.ip()) {
+        match forwarded_address(snapshot, &self.scratch.ctx.request.headers, self.down.origin().peer.ip()) {
             Ok(told) => self.scratch.told = told,
             Err(reason) => complain(&reason),
         }
@@ -36,7 +36,7 @@ impl Exchange<'_, '_> {
 ///
 /// # Errors
 /// Returns an error message if the peer is trusted and sends no valid address.
-pub(super) fn told(
+pub(super) fn forwarded_address(
     snapshot: &Snapshot,
     headers: &Headers,
     peer: Option<IpAddr>,

@@ -21,7 +21,7 @@ pub(super) fn is_allowed(route: &Route) -> bool {
 }
 
 impl Exchange<'_, '_> {
-    /// Returns true if the client asks for a tunnel to a target.
+    /// Returns true if the client requests a tunnel to a target.
     pub(super) fn is_connect(&self) -> bool {
         self.scratch.ctx.request.method == Method::Connect
     }

@@ -128,8 +128,8 @@ impl Source for OwnBody {
             OwnBody::Made(source) => source.poll_piece_with(ctx, task).map(|piece| match piece {
                 Ok(piece) => Ok(piece.map_or(Frame::End, Frame::Data)),
                 Err(error) => {
-                    tracing::warn!(%error, "a response body could not be read to its end");
-                    Err(Fault::new(FaultKind::Internal, "the body of a reply broke off"))
+                    tracing::warn!(%error, "cannot read a response body to its end");
+                    Err(Fault::new(FaultKind::Internal, "the body of a reply is incomplete"))
                 }
             }),
         }

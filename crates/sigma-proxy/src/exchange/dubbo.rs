@@ -18,11 +18,11 @@ impl Exchange<'_, '_> {
     pub(super) fn prepare_call(&mut self, plan: &mut Plan<'_>) -> Result<(), Fault> {
         let Some(dubbo) = &self.scratch.ctx.dubbo else { return Ok(()) };
         if !matches!(plan.upstream().config.scheme, Scheme::Http | Scheme::Https) {
-            let reason = "an upstream of another scheme than http and https takes no calls of Dubbo";
+            let reason = "Dubbo calls need an upstream with the scheme http or https";
             return Err(Fault::new(FaultKind::NoUpstream, reason));
         }
         if self.down.asks_tunnel() {
-            let reason = "a call of Dubbo changes to no other protocol";
+            let reason = "a Dubbo call cannot change the protocol";
             return Err(Fault::new(FaultKind::NotImplemented, reason));
         }
         if let Some(patience) = dubbo.patience {

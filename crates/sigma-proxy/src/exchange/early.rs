@@ -1,6 +1,6 @@
 //! Requests in early data (RFC 8470): until the end of the handshake they may be a replay.
 //!
-//! A safe request without a body goes on, marked for nodes by `Early-Data: 1`; routes and plugins can refuse it by
+//! A safe request without a body continues, marked for nodes by `Early-Data: 1`; routes and plugins can refuse it by
 //! that field. Every other request waits for the handshake, because a replay of it could do something twice.
 
 use std::future::poll_fn;

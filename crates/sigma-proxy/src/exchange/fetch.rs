@@ -66,7 +66,7 @@ impl Fetch {
                     }
                 }
                 Err(fault) => {
-                    tracing::debug!(reason = fault.reason, "an answer that was to be kept broke off");
+                    tracing::debug!(reason = fault.reason, "a response for the cache is incomplete");
                     return;
                 }
             }

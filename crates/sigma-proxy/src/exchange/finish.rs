@@ -10,7 +10,7 @@ use sigma_plugin::{Chain, Phase};
 
 use super::stage::{Stage, chains};
 use super::{Exchange, PeerText, client};
-use crate::observe::tap::{Marks, Seen};
+use crate::observe::tap::{Marks, TappedExchange};
 
 impl Exchange<'_, '_> {
     pub(super) fn finish(&mut self) {
@@ -75,7 +75,7 @@ impl Exchange<'_, '_> {
         worker.taps.show(
             &marks,
             || worker.local.random(),
-            |wish| Seen::of(ctx, route.cloned(), about(), wish),
+            |wish| TappedExchange::of(ctx, route.cloned(), about(), wish),
         );
     }
 

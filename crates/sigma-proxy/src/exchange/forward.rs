@@ -24,7 +24,9 @@ use super::plan::{Ended, Plan, Rare, State};
 use super::remainder::Remainder;
 use super::response::Verdict;
 use super::transfer::{Transfer, Upload};
-use super::{Exchange, Scratch, answer, cache, client, grpc, headers, proxy_status, reply, tunnel, upgrade};
+use super::{
+    Exchange, Scratch, cache, client, grpc, headers, proxy_status, reply, response_head, tunnel, upgrade,
+};
 use crate::attempt::attempts::{Attempts, Decision, Failure, after, decide};
 use crate::attempt::judge::is_to_blame;
 use crate::attempt::retry::Missing;
@@ -126,7 +128,7 @@ impl Exchange<'_, '_> {
     /// Returns the remaining time of the exchange.
     ///
     /// # Errors
-    /// Returns an error if it is over.
+    /// Returns an error if it has ended.
     pub(super) fn time_left<'l>(
         &self,
         route: &'l Route,
@@ -150,8 +152,8 @@ impl Exchange<'_, '_> {
             return Ok(());
         }
         Err(match upstream.pass_host {
-            PassHost::Pass => Fault::new(FaultKind::BadRequest, "the host cannot be asked for over TLS"),
-            _ => Fault::new(FaultKind::NoUpstream, "the upstream's host cannot be asked for over TLS"),
+            PassHost::Pass => Fault::new(FaultKind::BadRequest, "the host is not a valid TLS server name"),
+            _ => Fault::new(FaultKind::NoUpstream, "the upstream's host is not a valid TLS server name"),
         })
     }
 
@@ -163,7 +165,7 @@ impl Exchange<'_, '_> {
         let asked = self.asks_upgrade && can;
         let protocol = if asked { upgrade::admitted(&self.scratch.ctx.request, route) } else { None };
         if protocol.is_none() && self.down.asks_tunnel() {
-            let reason = "the route does not let this :protocol through";
+            let reason = "the route does not allow this :protocol";
             return Err(Fault::new(FaultKind::NotImplemented, reason));
         }
         self.scratch.upgrade.extend_from_slice(protocol.unwrap_or_default());
@@ -441,7 +443,7 @@ impl Exchange<'_, '_> {
             let progress = transfer.progress(body.is_repeatable());
             state.decision = decide(fault, method, progress, plan.attempts.policy);
             let Some(reply) = ctx.instead.take() else { return Err(fault) };
-            // A filter of the request's body has answered; the node has a part of the request only.
+            // A filter of the request's body has responded; the node has a part of the request only.
             (state.decision, state.request_sent) = (Decision::GiveUp, false);
             return Ok(self.instead(*reply, plan));
         }
@@ -467,7 +469,7 @@ impl Exchange<'_, '_> {
         if repeatable && state.wants_another(head, method, &plan.attempts) {
             return Ok(Ended::Declined);
         }
-        answer::prepare(head, &plan.view.snapshot);
+        response_head::prepare(head, &plan.view.snapshot);
         let length = answer_length(transfer.up.body_length(), ctx);
         ctx.has_response_body = !length.is_empty();
         if let Some(ended) = cache::answered(turn, ctx, (length, state.request_sent), self.worker) {
@@ -475,7 +477,7 @@ impl Exchange<'_, '_> {
         }
         // After the cache: it is about this exchange alone.
         let when = settings.upstream_status_header;
-        answer::tell_upstream_status(&mut ctx.response, &ctx.record, when);
+        response_head::report_upstream_status(&mut ctx.response, &ctx.record, when);
         let (filters, length) = match self.stage.in_force(self.worker, plan.view) {
             None => (Vec::new(), length),
             Some(in_force) if !in_force.has_hooks(Phase::HeaderFilter) => in_force.body_filters(ctx, length),

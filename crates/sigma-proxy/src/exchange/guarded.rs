@@ -15,7 +15,7 @@ use super::transfer::client_gone;
 use super::{Exchange, client, grpc};
 use crate::attempt::attempts::{Attempts, Picked};
 use crate::attempt::guards::{Fallback, Guards, Limit};
-use crate::attempt::passage::{Passage, Seen, wait_for_node, wait_in_queue};
+use crate::attempt::passage::{GuardOutcome, Passage, wait_for_node, wait_in_queue};
 use crate::snapshot::Route;
 use crate::worker::View;
 
@@ -36,7 +36,7 @@ impl Exchange<'_, '_> {
             return self.cross(view, upstream, bridge).await;
         }
         if !upstream.is_for_requests() {
-            let reason = "the upstream is for stream routes, and not for requests";
+            let reason = "the upstream is for stream routes, not for requests";
             return Err(Fault::new(FaultKind::NoUpstream, reason));
         }
         if !upstream.members.is_empty() {
@@ -68,12 +68,12 @@ impl Exchange<'_, '_> {
         let result = self.forward(view, route, number).await;
         let record = &self.scratch.ctx.record;
         let seen = match (result, self.scratch.verdict) {
-            (Err(_), _) if self.scratch.blames_node => Seen::Failure,
+            (Err(_), _) if self.scratch.blames_node => GuardOutcome::Failure,
             (Ok(()), Some(status)) => {
                 let latency_ms = record.attempts.last().and_then(Attempt::waited_ms);
-                Seen::Answer { status, latency_ms }
+                GuardOutcome::Answer { status, latency_ms }
             }
-            _ => Seen::Nothing,
+            _ => GuardOutcome::Nothing,
         };
         passage.end(seen);
         result
@@ -136,7 +136,7 @@ impl Exchange<'_, '_> {
         let (worker, priority) = (self.worker, self.priority(limit));
         let mut found = None;
         let wait = async {
-            let full = "the nodes of the upstream have as many requests as each may have";
+            let full = "each node of the upstream has reached its limit of requests";
             let wait = async || wait_for_node(attempts, &node, limit, priority).await;
             found = wait_in_queue(worker, limit, full, wait).await?;
             Ok(())

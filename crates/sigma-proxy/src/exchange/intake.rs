@@ -30,7 +30,7 @@ impl Intake {
         let allowed_ms = earned_ms.saturating_add(rules.request_body_grace_ms.into()).min(total_ms);
         match allowed_ms.checked_sub(self.waited_ms) {
             Some(left_ms) if left_ms > 0 => Ok(left_ms.min(next_ms)),
-            _ => Err(Fault::new(FaultKind::RequestBodyTimeout, "the request body comes too slowly")),
+            _ => Err(Fault::new(FaultKind::RequestBodyTimeout, "the request body arrives too slowly")),
         }
     }
 

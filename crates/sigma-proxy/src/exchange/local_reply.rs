@@ -4,7 +4,7 @@ use sigma_http::{BodyLength, HeaderId, Headers, Method};
 use sigma_plugin::{Context, Entry, Reply, StreamBody, Takeover};
 
 use super::delivery::OwnBody;
-use super::{answer, grpc, proxy_status};
+use super::{grpc, proxy_status, response_head};
 use crate::worker::View;
 
 /// A reply of the gateway before its head is made.
@@ -99,7 +99,7 @@ fn head(reply: Reply, ctx: &mut Context, view: &View) -> Vec<u8> {
     if let Some(name) = server.or(Some("sigma")).filter(|name| !name.is_empty()) {
         head.headers.set(HeaderId::Server, name.as_bytes());
     }
-    answer::tell_upstream_status(head, &ctx.record, settings.upstream_status_header);
+    response_head::report_upstream_status(head, &ctx.record, settings.upstream_status_header);
     proxy_status::tell_status(&mut head.headers, &ctx.record, settings);
     body
 }

@@ -1,7 +1,6 @@
 //! One request and its response, from open to finish, independent of the protocol version.
 
 mod among;
-mod answer;
 mod ask;
 mod bridge;
 mod cache;
@@ -30,6 +29,7 @@ mod reply;
 mod report;
 mod request;
 mod response;
+mod response_head;
 mod sanitize;
 mod stage;
 mod target;
@@ -312,15 +312,12 @@ impl<'x, 'c> Exchange<'x, 'c> {
         target::check_method(head, &self.view.snapshot)?;
         let mut expectations = head.headers.get_all(HeaderId::Expect);
         if expectations.any(|value| !value.eq_ignore_ascii_case(b"100-continue")) {
-            return Err(Fault::new(
-                FaultKind::ExpectationFailed,
-                "only 100-continue is understood in Expect",
-            ));
+            return Err(Fault::new(FaultKind::ExpectationFailed, "only 100-continue is supported in Expect"));
         }
         Ok(())
     }
 
-    /// Finds the route and prepares the target for its node. If a condition asks for the body, which was not read,
+    /// Finds the route and prepares the target for its node. If a condition requests the body, which was not read,
     /// `asks_body` is set, and the returned number is meaningless.
     fn find_route(&mut self, body: Option<&BodyFields>) -> Result<u32, Fault> {
         let snapshot = &self.view.snapshot;
@@ -338,13 +335,15 @@ impl<'x, 'c> Exchange<'x, 'c> {
                 Some(session) => session.judge(&snapshot.certificates, &host, &path)?,
                 None if snapshot.certificates.admits_cleartext(&host, &path) => {}
                 None => {
-                    let reason = "the host demands client certificates, and the request came without TLS";
+                    let reason = "the host requires a client certificate, but the request came without TLS";
                     return Err(Fault::new(FaultKind::Misdirected, reason));
                 }
             }
         }
         let tls = self.down.tls_session().map(|session| &*session.tls);
-        let request = RequestView::new(&ctx.request, &path, *self.down.origin()).told(*told).within(tls);
+        let request = RequestView::new(&ctx.request, &path, *self.down.origin())
+            .with_forwarded_address(*told)
+            .within(tls);
         let request =
             request.located(snapshot.geography.as_ref()).with_body(body, self.down.body_length().is_empty());
         let internal = ctx.internal.as_ref().map(|internal| internal.name.as_str());
@@ -361,14 +360,17 @@ impl<'x, 'c> Exchange<'x, 'c> {
                 return Err(Fault::new(FaultKind::NoRoute, "404 Route Not Found"));
             }
             Outcome::UnsupportedMediaType => {
-                return Err(Fault::new(FaultKind::UnsupportedMediaType, "no route takes this content type"));
+                return Err(Fault::new(
+                    FaultKind::UnsupportedMediaType,
+                    "no route accepts this content type",
+                ));
             }
             Outcome::NotAcceptable => {
-                return Err(Fault::new(FaultKind::NotAcceptable, "no route answers in an accepted type"));
+                return Err(Fault::new(FaultKind::NotAcceptable, "no route produces an accepted type"));
             }
             Outcome::MethodNotAllowed(methods) => {
                 *value = methods.to_string().into_bytes();
-                return Err(Fault::new(FaultKind::MethodNotAllowed, "no route takes this method"));
+                return Err(Fault::new(FaultKind::MethodNotAllowed, "no route accepts this method"));
             }
         };
         self.stage = Stage::Routed(number);
@@ -401,7 +403,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
             // A success would tell the client that its tunnel is open (RFC 8441 §5).
             return Err(Fault::new(
                 FaultKind::NotImplemented,
-                "a tunnel was asked for, and nothing opens one",
+                "the request asks for a tunnel, but nothing opens one",
             ));
         }
         self.scratch.ctx.record.source = Source::Gateway;
@@ -436,7 +438,7 @@ fn last_recipient(method: Method) -> Box<Draft> {
 /// Returns the response to a certificate authority that checks a name of this gateway. It goes before all routes and
 /// rules, whose responses (redirects, logins) would fail the check.
 fn proof(challenges: &Challenges, head: &RequestHead) -> Option<Box<Draft>> {
-    let answer = challenges.answer(head.raw_path()).filter(|_| head.method == Method::Get)?;
+    let answer = challenges.response(head.raw_path()).filter(|_| head.method == Method::Get)?;
     Some(Reply::new(200).header("Content-Type", "application/octet-stream").text(answer).into())
 }
 

@@ -162,7 +162,7 @@ impl Exchange<'_, '_> {
         run_until_stop(entries, next, phase, guards, (ctx, &env))
     }
 
-    /// Executes the step of a hook, and goes on with the hooks after it.
+    /// Executes the step of a hook, and continues with the hooks after it.
     async fn run_on(&mut self, stop: Stop, phase: Phase) -> PhaseEnd {
         let view = Rc::clone(&self.view);
         let mut stopped = Some(stop);
@@ -358,14 +358,14 @@ impl Exchange<'_, '_> {
             return Err(unclear_document());
         }
         let Some(content_type) = readable_type(&self.scratch.ctx.request.headers) else {
-            let reason = "a route asks for the request body, which has a content coding or several types";
+            let reason = "a route matches on the request body, which has a content coding or several types";
             return Err(Fault::new(FaultKind::UnsupportedMediaType, reason));
         };
         let mut fields = BodyFields::default();
         if BodyFields::are_in(&content_type) {
             let body = self.routing_body().await?;
             fields = BodyFields::of(&content_type, body).ok_or_else(|| {
-                let reason = "a route asks for the request body, which has too many fields";
+                let reason = "a route matches on the request body, which has too many fields";
                 Fault::new(FaultKind::RequestBodyTooLarge, reason)
             })?;
         }
@@ -387,7 +387,7 @@ impl Exchange<'_, '_> {
     async fn routing_body(&mut self) -> Result<&[u8], Fault> {
         let limit = self.view.snapshot.settings.limits.routing_body_bytes as usize;
         if self.read_body(limit).await? == BodyRead::TooLarge {
-            let reason = "a route asks for the request body, which is over limits.routing_body_bytes";
+            let reason = "a route matches on the request body, which exceeds limits.routing_body_bytes";
             return Err(Fault::new(FaultKind::RequestBodyTooLarge, reason));
         }
         Ok(self.scratch.ctx.body.as_deref().unwrap_or_default())
@@ -460,7 +460,7 @@ impl Exchange<'_, '_> {
         };
         match known > limit {
             true => {
-                Err(Fault::new(FaultKind::RequestBodyTooLarge, "the request body is over the route's limit"))
+                Err(Fault::new(FaultKind::RequestBodyTooLarge, "the request body exceeds the route's limit"))
             }
             false => Ok(()),
         }
@@ -511,7 +511,7 @@ impl Exchange<'_, '_> {
 /// The fault of a body that does not fit in the worker's budget.
 const NO_ROOM: Fault = Fault::new(
     FaultKind::MemoryLimit,
-    "memory for clients has no room for the request body (limits.held_bytes_per_worker)",
+    "the memory for clients is used up, so the request body does not fit (limits.held_bytes_per_worker)",
 );
 
 /// Makes room for `bytes` more in a body that is read into memory.
@@ -535,7 +535,6 @@ pub(super) fn make_room(body: &mut Vec<u8>, bytes: usize) -> Result<(), Fault> {
 
 /// Servers could execute different operations, or one that is not read here.
 fn unclear_document() -> Fault {
-    let reason = "a route asks for an operation of GraphQL, and the request has several, or one that servers read in \
-                  different ways, or a document that is too large, too deep or cannot be read";
+    let reason = "a route matches on the GraphQL operation, but the request has several, an ambiguous one, or a document that is malformed, too large or too deep";
     Fault::new(FaultKind::RequestBodyTooLarge, reason)
 }

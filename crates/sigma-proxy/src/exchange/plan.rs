@@ -87,7 +87,7 @@ pub(super) enum Ended {
     Whole,
     /// The connection was used up.
     Spent,
-    /// A plugin or the retry policy rejects the node's response, and another node is asked.
+    /// A plugin or the retry policy rejects the node's response, and another node is queried.
     Declined,
     /// A plugin has replaced the node's response with this one.
     Replaced(Box<LocalReply>),
@@ -97,7 +97,7 @@ pub(super) enum Ended {
     Apart(Box<(Fill, LocalReply)>),
     /// The node has sent all of it, and the client has yet to receive this part.
     Left(Box<Remainder>),
-    /// The cache cannot use the response, and has restored the client's request: the same node is asked again.
+    /// The cache cannot use the response, and has restored the client's request: the same node is queried again.
     Anew,
 }
 
@@ -130,7 +130,7 @@ pub(super) struct OwnRules<'p> {
     withdrawal: Option<Withdrawal>,
     /// The end of the current attempt's time.
     try_deadline: Deadline,
-    /// The pause that the last node asked for.
+    /// The pause that the last node requested.
     pub(super) asked_ms: Option<u64>,
     /// The node of the hedged attempt, if it responded first.
     answerer: Option<Picked>,
@@ -222,7 +222,7 @@ impl<'p> State<'p> {
         self.own_rules.as_mut()?.answerer.take()
     }
 
-    /// Ready when the time of the attempt is over, its node was taken out, or the worker's `drain` has ended.
+    /// Ready when the time of the attempt has ended, its node was taken out, or the worker's `drain` has ended.
     pub(super) fn poll_try_over(
         &self,
         drain: &Drain,
@@ -233,7 +233,7 @@ impl<'p> State<'p> {
             return drained;
         }
         let Some(own) = &self.own_rules else { return Poll::Pending };
-        let over = Fault::new(FaultKind::ResponseTimeout, "the time of one attempt is over");
+        let over = Fault::new(FaultKind::ResponseTimeout, "the time of one attempt has ended");
         let over = own.try_deadline.poll_expired(task).map(|()| Err(over));
         if over.is_pending() { self.poll_withdrawal(task) } else { over }
     }

@@ -250,7 +250,7 @@ impl Exchange<'_, '_> {
             None => delivered,
             Some(reply) => {
                 self.scratch.is_refused = true;
-                // Boxed, as few answers are refused; once, as no head is held back then.
+                // Boxed, as few responses are refused; once, as no head is held back then.
                 Box::pin(self.send_reply(Draft { reply, stream: None, peer: None })).await
             }
         }

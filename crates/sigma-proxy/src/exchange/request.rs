@@ -70,7 +70,7 @@ pub(crate) struct RequestView<'r> {
     internal: Option<&'r str>,
     /// A condition read a field of the body, which was not read, or a value that cannot be decided.
     asks_body: Cell<bool>,
-    /// The operation of GraphQL of a request without a body, once a condition asked for it.
+    /// The operation of GraphQL of a request without a body, once a condition requested it.
     asked_operation: OnceCell<Result<Option<Chosen>, NoMessage>>,
 }
 
@@ -129,7 +129,7 @@ impl<'r> RequestView<'r> {
     }
 
     /// The same, from the client with the forwarded address.
-    pub(super) fn told(self, told: Option<ForwardedAddress>) -> RequestView<'r> {
+    pub(super) fn with_forwarded_address(self, told: Option<ForwardedAddress>) -> RequestView<'r> {
         RequestView { told, ..self }
     }
 
@@ -166,8 +166,8 @@ impl<'r> RequestView<'r> {
         RequestView { internal: name, ..self }
     }
 
-    /// Returns variables that are read too seldom to have a match arm of their own. Variables that are known only
-    /// later are absent.
+    /// Returns variables that are read too seldom to have their own match arm. Variables that are known only later are
+    /// absent.
     fn other(&self, name: &str) -> Option<VarValue<'_>> {
         let text = |text: &'r str| Some(VarValue::text(text));
         if let Some(name) = name.strip_prefix(defined::PREFIX) {
@@ -322,7 +322,8 @@ impl<'r> Viewed<'r> {
         tls: Option<&'r Tls>,
     ) -> Result<Viewed<'r>, &'static str> {
         let path = target::normal_path(head, snapshot).map_err(|fault| fault.reason)?;
-        let told = client_address::told(snapshot, &head.headers, origin.peer.ip()).unwrap_or_default();
+        let told =
+            client_address::forwarded_address(snapshot, &head.headers, origin.peer.ip()).unwrap_or_default();
         let geography = snapshot.geography.as_ref();
         let definitions = snapshot.definitions.as_deref();
         Ok(Viewed { head, path, origin, told, tls, geography, definitions })
@@ -330,7 +331,7 @@ impl<'r> Viewed<'r> {
 
     /// Returns the input of routes and conditions.
     pub(crate) fn request(&self) -> RequestView<'_> {
-        let request = RequestView::new(self.head, &self.path, self.origin).told(self.told);
+        let request = RequestView::new(self.head, &self.path, self.origin).with_forwarded_address(self.told);
         request.within(self.tls).located(self.geography).defined(self.definitions)
     }
 
@@ -340,7 +341,7 @@ impl<'r> Viewed<'r> {
     }
 
     /// The client's address, if the proxies in front tell it.
-    pub(crate) fn told(&self) -> Option<ForwardedAddress> {
+    pub(crate) fn forwarded_address(&self) -> Option<ForwardedAddress> {
         self.told
     }
 

@@ -23,7 +23,7 @@ use crate::worker::View;
 pub(super) enum Verdict {
     /// It is sent.
     Pass,
-    /// Another node is asked.
+    /// Another node is queried.
     Retry,
     /// This one replaces it; its head does already.
     Replaced(Box<LocalReply>),

@@ -9,7 +9,7 @@ use crate::worker::{View, Worker};
 
 /// The progress of a request. It goes forward only.
 pub(super) enum Stage {
-    /// Its head was read. No plugin knows of it, and none sees the answer.
+    /// Its head was read. No plugin knows of it, and none sees the response.
     Opened,
     /// Its route was found; there are no plugins, or their turn has not come yet.
     Routed(u32),
@@ -121,8 +121,8 @@ impl InForce<'_, '_> {
     }
 }
 
-/// Returns the active chains, global rules first. `merged` is the route's with a consumer's plugins. Empty ones
-/// are left out.
+/// Returns the active chains, global rules first. `merged` is the route's with a consumer's plugins. Empty ones are
+/// omitted.
 pub(super) fn chains<'v>(
     view: &'v View,
     route: Option<u32>,

@@ -23,7 +23,7 @@ struct Plugged {
 }
 
 fn broke_off(error: &std::io::Error) -> Fault {
-    tracing::debug!(%error, "a connection that a plugin has taken over broke");
+    tracing::debug!(%error, "a connection that a plugin took over broke");
     Fault::new(FaultKind::Internal, "the plugin gave up the connection")
 }
 
@@ -73,7 +73,7 @@ pub(super) async fn run<S: FarEnd>(
         let polled = transfer.poll_tunnel(task, ctx);
         match withdrawal {
             Some(withdrawal) if polled.is_pending() && withdrawal.poll(task).is_ready() => {
-                tracing::debug!("a tunnel is closed because its node was taken out");
+                tracing::debug!("a tunnel was closed because its node was removed");
                 Poll::Ready(Ok(()))
             }
             _ => polled,

@@ -9,8 +9,8 @@ use crate::snapshot::Route;
 
 const WEBSOCKET: &[u8] = b"websocket";
 
-/// Returns true if the client asks for exactly one protocol, in a request that can be upgraded: one without a
-/// body, whose bytes could be mistaken for bytes of the tunnel.
+/// Returns true if the client requests exactly one protocol, in a request that can be upgraded: one without a body,
+/// whose bytes could be mistaken for bytes of the tunnel.
 pub(super) fn is_asked_for(head: &RequestHead, length: BodyLength) -> bool {
     head.version != Version::Http10
         && head.method == Method::Get
@@ -19,20 +19,20 @@ pub(super) fn is_asked_for(head: &RequestHead, length: BodyLength) -> bool {
         && head.headers.has_token(HeaderId::Connection, b"upgrade")
 }
 
-/// Returns the one protocol that is asked for.
+/// Returns the one protocol that is requested.
 fn offer(head: &RequestHead) -> Option<&[u8]> {
     let mut offers = head.headers.get_all(HeaderId::Upgrade);
     offers.next().filter(|_| offers.next().is_none())
 }
 
-/// Returns the protocol that is asked for, if it is WebSocket.
+/// Returns the protocol that is requested, if it is WebSocket.
 pub(super) fn websocket(head: &RequestHead) -> Option<&[u8]> {
     // Without a key it is no handshake of RFC 6455 §4.2.1, even if a node accepts it.
     let shakes = head.headers.find(b"sec-websocket-key").is_some();
     offer(head).filter(|offer| shakes && offer.eq_ignore_ascii_case(WEBSOCKET))
 }
 
-/// Returns the protocol that is asked for, if the route allows it.
+/// Returns the protocol that is requested, if the route allows it.
 pub(super) fn admitted<'h>(head: &'h RequestHead, route: &Route) -> Option<&'h [u8]> {
     let offer = offer(head)?;
     let named = |name: &str| offer.eq_ignore_ascii_case(name.as_bytes());
@@ -42,7 +42,7 @@ pub(super) fn admitted<'h>(head: &'h RequestHead, route: &Route) -> Option<&'h [
     route.upgrades().iter().any(|name| named(name)).then_some(offer)
 }
 
-/// Checks that a 101 response confirms `protocol`; an empty one was not asked for.
+/// Checks that a 101 response confirms `protocol`; an empty one was not requested.
 pub(super) fn check_agreement(head: &ResponseHead, protocol: &[u8]) -> Result<(), Fault> {
     if head.status != 101 {
         return Ok(());
@@ -54,7 +54,7 @@ pub(super) fn check_agreement(head: &ResponseHead, protocol: &[u8]) -> Result<()
     let mut agreed = head.headers.get_all(HeaderId::Upgrade);
     match (agreed.next(), agreed.next()) {
         (Some(agreed), None) if agreed.eq_ignore_ascii_case(protocol) => {}
-        _ => return failed("the node changed to a protocol that was not asked for"),
+        _ => return failed("the node changed to a protocol that the client did not request"),
     }
     if protocol.eq_ignore_ascii_case(WEBSOCKET) && head.headers.find(b"sec-websocket-accept").is_none() {
         return failed("the node's 101 has no Sec-WebSocket-Accept");

@@ -2,7 +2,7 @@
 
 use std::task::{self, Poll, ready};
 
-use sigma_buffer::held::{self, Held};
+use sigma_buffer::held::{self, CountedBytes};
 use sigma_http::{BodyLength, Chunk, Fault, Frame};
 use sigma_net::Deadline;
 use sigma_plugin::body::poll_filtered;
@@ -30,7 +30,7 @@ pub(super) struct RequestBody {
     /// The bytes that have left the filters and may have to be sent again.
     sent: Vec<u8>,
     /// Memory of `sent`.
-    sent_held: Held,
+    sent_held: CountedBytes,
     /// The time that the client has taken.
     pub(super) intake: Intake,
     /// The time at which the gateway itself sends the 100 that its client waits for. None if it does not wait.

@@ -22,7 +22,7 @@ impl OwnName {
 }
 
 impl Default for OwnName {
-    /// Makes a random name: gateways in a row are no loop, so each needs a name of its own.
+    /// Makes a random name: gateways in a row are no loop, so each needs its own name.
     fn default() -> OwnName {
         OwnName(format!("sigma-{:016x}", RandomState::new().build_hasher().finish()))
     }

@@ -23,7 +23,7 @@ use super::trust::untrusted;
 use super::{End, Flow, ms_since, now};
 use crate::attempt::attempts::{Attempts, Choice, Decision, Failure, Picked};
 use crate::attempt::judge::is_to_blame;
-use crate::attempt::passage::Seen;
+use crate::attempt::passage::GuardOutcome;
 use crate::attempt::target::{self, Demands};
 use crate::edge::withdrawal::Withdrawal;
 use crate::snapshot::{Affinity, Upstream};
@@ -82,7 +82,7 @@ impl Flow<'_> {
             Ok(met) => met,
             Err(fault) => {
                 if let Some(passage) = passage.filter(|_| is_failing) {
-                    passage.end(Seen::Failure);
+                    passage.end(GuardOutcome::Failure);
                 }
                 return Err(fault.into());
             }
@@ -91,7 +91,7 @@ impl Flow<'_> {
         attempts.answered(&node, Some(200));
         attempts.keep_session();
         let connect_ms = self.session.course.nodes.last().and_then(|tried| tried.connect_ms);
-        let permit = passage.and_then(|passage| passage.settle(Seen::Taken { connect_ms }));
+        let permit = passage.and_then(|passage| passage.settle(GuardOutcome::Taken { connect_ms }));
         let idle_ms = match &upstream.config.timeout {
             Some(_) => upstream.timeouts.read_ms,
             None => timeouts.stream_idle_ms.into(),
@@ -250,11 +250,9 @@ impl Stopped {
             Stopped::Broken(Broken::Upstream) => {
                 (FaultKind::ConnectionTerminated, "the node broke the connection")
             }
-            Stopped::Broken(Broken::Filter) => (FaultKind::Internal, "a filter of the session has failed"),
+            Stopped::Broken(Broken::Filter) => (FaultKind::Internal, "a filter of the session failed"),
             Stopped::Idle => (FaultKind::ResponseTimeout, "the session was idle for too long"),
-            Stopped::Withdrawn => {
-                (FaultKind::NodeWithdrawn, "the node was taken out, and sessions end with it")
-            }
+            Stopped::Withdrawn => (FaultKind::NodeWithdrawn, "the node was removed, and its sessions end"),
             Stopped::Untrusted { .. } => return untrusted(true),
             Stopped::Stopping => (FaultKind::Stopping, "the gateway stops during the session"),
         };

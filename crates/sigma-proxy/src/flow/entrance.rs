@@ -10,7 +10,7 @@ use sigma_config::resources::Scheme;
 use sigma_http::{Chunk, EarlyRefusal, Fault, FaultKind};
 use sigma_net::tls::{ClientCertificate, Greeting};
 use sigma_net::{Deadline, Stream};
-use sigma_plugin::flow::Asked;
+use sigma_plugin::flow::TlsHello;
 use sigma_plugin::{Client, FlowStep};
 
 use super::trust::{Trust, untrusted};
@@ -47,7 +47,7 @@ impl Flow<'_> {
             let read = greeted(worker, &mut stream, &early, self.origin, listener, tls).await;
             let read = read.map_err(|_| End::Nothing)?;
             self.session.asked =
-                Some(Asked { server_name: read.server_name().cloned(), alpn: read.alpn().to_vec() });
+                Some(TlsHello { server_name: read.server_name().cloned(), alpn: read.alpn().to_vec() });
             if read.asks_proof() && tls.options.proofs.is_some() {
                 // It ends with the handshake, regardless of the outcome.
                 let _ = shaken(worker, stream, read, self.origin, listener, tls, &[]).await;
@@ -194,7 +194,7 @@ pub(super) fn known(view: &View, number: Option<u32>) -> Result<(u32, Arc<Upstre
         return Err(Fault::new(FaultKind::NoUpstream, Scheme::NO_SESSIONS));
     }
     if !upstream.members.is_empty() {
-        let reason = "a composite upstream is for requests, not for sessions";
+        let reason = "an upstream with members is for requests, not for sessions";
         return Err(Fault::new(FaultKind::NoUpstream, reason));
     }
     Ok((number, upstream))

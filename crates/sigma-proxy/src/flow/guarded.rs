@@ -125,7 +125,7 @@ impl<'w> Flow<'w> {
             }
             patience.poll_expired(cx).map(|()| Err(client_gone()))
         });
-        let stops = || Fault::new(FaultKind::Stopping, "the gateway stops before the session has begun");
+        let stops = || Fault::new(FaultKind::Stopping, "the gateway stopped before the session began");
         unless_closing(self.worker, waited).await.unwrap_or_else(|| Err(stops()))
     }
 }

@@ -49,7 +49,7 @@ struct Flow<'w> {
     origin: Origin,
     /// The client, if its TLS ends here.
     trust: Option<Box<Trust>>,
-    /// The client has asked for TLS in cleartext, and its TLS ends at the node: the node has to be asked as well.
+    /// The client has requested TLS in cleartext, and its TLS ends at the node: the node has to be asked as well.
     requests_tls: bool,
 }
 
@@ -86,7 +86,7 @@ pub(crate) async fn serve(
     flow.finish(outcome);
 }
 
-/// Returns a session over TCP at its beginning, in a function of its own: a local of a task stays in the task.
+/// Returns a session over TCP at its beginning, in its own function: a local of a task stays in the task.
 fn session(traffic: Arc<Traffic>) -> Session {
     let mut session = Session::default();
     session.traffic = traffic;

@@ -1,5 +1,5 @@
 //! Moves bytes between two streams, both ways, in one task. The end of one direction is forwarded, and the other
-//! direction goes on: protocols rely on it.
+//! direction continues: protocols rely on it.
 
 use std::io;
 use std::task::{Context, Poll, ready};

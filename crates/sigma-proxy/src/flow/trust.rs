@@ -49,7 +49,7 @@ impl Trust {
 pub(super) fn untrusted(is_open: bool) -> Fault {
     let reason = match is_open {
         false => "client certificate verification is not passed",
-        true => "the client's certificate is trusted no longer",
+        true => "the client's certificate is no longer trusted",
     };
     Fault::new(FaultKind::BadRequest, reason)
 }

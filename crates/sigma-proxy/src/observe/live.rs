@@ -1,6 +1,6 @@
 //! Live figures of requests, by route and by node: counted only while an operator watches.
 //!
-//! Each worker has a table of its own, which it gives to the control thread once a second and starts again. Without a
+//! Each worker has its own table, which it gives to the control thread once a second and starts again. Without a
 //! watcher there is no table, and an exchange pays one branch.
 
 use std::cell::{Cell, RefCell};
@@ -16,7 +16,7 @@ use sigma_plugin::context::RouteFacts;
 use sigma_plugin::record::Record;
 use tokio::sync::mpsc;
 
-/// Tables that may be on their way. A worker whose table does not fit in the queue goes on with it.
+/// Tables that may be on their way. A worker whose table does not fit in the queue continues with it.
 const TABLES: usize = 64;
 
 /// The figures of one worker over about a second.
@@ -136,7 +136,7 @@ impl Live {
         self.is_watched.get()
     }
 
-    /// Counts an exchange that is over. There is room for so many routes and nodes.
+    /// Counts an exchange that has ended. There is room for so many routes and nodes.
     #[cold]
     pub(crate) fn note(&self, route: Option<&Arc<RouteFacts>>, record: &Record, room: Room) {
         self.table.borrow_mut().note(route, record, room);

@@ -104,9 +104,9 @@ impl SeenFields {
     }
 }
 
-/// An exchange that is over. It still contains secrets: mask them before showing it.
+/// An exchange that has ended. It still contains secrets: mask them before showing it.
 #[derive(Debug)]
-pub struct Seen {
+pub struct TappedExchange {
     /// When it ended, in milliseconds since 1970 by the worker's clock.
     pub at_ms: u64,
     /// The client's address as logs show it.
@@ -115,13 +115,13 @@ pub struct Seen {
     pub method: Box<[u8]>,
     /// The target that the client sent.
     pub target: SeenValue,
-    /// Path and query that the node was asked for, if that is something else.
+    /// Path and query that the node was requested, if that is something else.
     pub rewritten: Option<SeenValue>,
     /// The version of HTTP that the client spoke.
     pub version: &'static str,
     /// The request's fields, as plugins have left them.
     pub request: SeenFields,
-    /// The answer's fields.
+    /// The response's fields.
     pub answer: SeenFields,
     /// The status sent to the client, 0 if none.
     pub status: u16,
@@ -147,14 +147,14 @@ pub struct Seen {
     pub bytes_sent: u64,
 }
 
-impl Seen {
-    /// Copies an exchange that is over.
+impl TappedExchange {
+    /// Copies an exchange that has ended.
     pub(crate) fn of(
         ctx: &Context,
         route: Option<Arc<RouteFacts>>,
         (at_ms, client): (u64, String),
         wish: &TapWish,
-    ) -> Box<Seen> {
+    ) -> Box<TappedExchange> {
         let Context { request: head, response, record, .. } = ctx;
         let Record { status, source, fault, attempts, waits, bytes_received, bytes_sent, .. } = record;
         let rewritten = (!ctx.target.is_empty()).then(|| SeenValue::of(&ctx.target, wish.value_bytes));
@@ -167,7 +167,7 @@ impl Seen {
             (wait.plugin.clone(), (wait.ended - wait.began).as_secs_f64() * 1000.0)
         };
         let plugin = if fault.is_none() { refuser(ctx) } else { None };
-        Box::new(Seen {
+        Box::new(TappedExchange {
             at_ms,
             client,
             method: head.method_token().into(),
@@ -195,7 +195,7 @@ impl Seen {
 #[derive(Debug)]
 pub enum TapNews {
     /// An exchange.
-    Seen(Box<Seen>),
+    Seen(Box<TappedExchange>),
     /// So many exchanges did not fit in the queue.
     Lost(u64),
 }
@@ -297,7 +297,7 @@ struct OpenTap {
 
 impl OpenTap {
     /// Hands over an exchange. Nothing is copied if the queue is full.
-    fn tell(&self, seen: impl FnOnce(&TapWish) -> Box<Seen>) {
+    fn tell(&self, seen: impl FnOnce(&TapWish) -> Box<TappedExchange>) {
         self.tell_of_lost();
         match self.tap.news.try_reserve() {
             Ok(place) if self.lost.get() == 0 => place.send(TapNews::Seen(seen(&self.tap.wish))),
@@ -330,7 +330,7 @@ impl Taps {
         &self,
         marks: &Marks<'_>,
         random: impl Fn() -> u64,
-        seen: impl Fn(&TapWish) -> Box<Seen>,
+        seen: impl Fn(&TapWish) -> Box<TappedExchange>,
     ) {
         for open in &*self.open.borrow() {
             let wish = &open.tap.wish;
@@ -435,7 +435,8 @@ mod tests {
         assert!(taps.is_open());
         let facts = RouteFacts::default();
         let ctx = Context::default();
-        let see = || taps.show(&marks(&facts), || 0, |wish| Seen::of(&ctx, None, (0, "c".into()), wish));
+        let see =
+            || taps.show(&marks(&facts), || 0, |wish| TappedExchange::of(&ctx, None, (0, "c".into()), wish));
         (0..5).for_each(|_| see());
         let next = async |reader: &mut TapReader| reader.next().await.expect("news");
         for _ in 0..2 {
@@ -469,7 +470,11 @@ mod tests {
         taps.tick();
         let (facts, ctx) = (RouteFacts::default(), Context::default());
         for number in 0..100 {
-            taps.show(&marks(&facts), || number, |wish| Seen::of(&ctx, None, (0, String::new()), wish));
+            taps.show(
+                &marks(&facts),
+                || number,
+                |wish| TappedExchange::of(&ctx, None, (0, String::new()), wish),
+            );
         }
         let seen = std::iter::from_fn(|| reader.news.try_recv().ok()).count();
         assert_eq!(seen, 10);

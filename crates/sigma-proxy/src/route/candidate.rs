@@ -16,7 +16,7 @@ use super::params::Params;
 use super::pattern::{Expression, Template, UNNAMED};
 
 /// The facts about a request that the router reads. All of it is cheap except [`Request::variables`], which is only
-/// asked for routes with `vars`.
+/// requested routes with `vars`.
 pub trait Request {
     /// The method.
     fn method(&self) -> Method;
@@ -118,7 +118,7 @@ pub(super) struct Candidate {
     /// The check of the path after the key.
     pub(super) path: PathCheck,
     pub(super) methods: MethodSet,
-    /// A wrong method is answered 405.
+    /// A wrong method gets 405.
     pub(super) method_not_allowed: bool,
 }
 
@@ -202,7 +202,7 @@ pub(super) struct Conditions {
     pub(super) filter: Option<Arc<dyn RouteCondition>>,
     /// Media types of the request's body.
     pub(super) consumes: Box<[MediaType]>,
-    /// Media types of the answer.
+    /// Media types of the response.
     pub(super) produces: Box<[MediaType]>,
 }
 
@@ -260,7 +260,7 @@ impl Conditions {
         Ok(())
     }
 
-    /// Checks the media types: they come last, and have a response of their own.
+    /// Checks the media types: they come last, and have their own response.
     pub(super) fn check_media<Q: Request + ?Sized>(&self, request: &Q) -> Result<(), Unmet> {
         if !self.consumes.is_empty() && !media::consumes(&self.consumes, request.content_type()) {
             return Err(Unmet::Consumes);

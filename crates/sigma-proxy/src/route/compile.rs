@@ -37,15 +37,15 @@ pub struct RouteInput<'a> {
     pub filter: Option<Filter<'a>>,
     /// Media types of request bodies; empty for all.
     pub consumes: &'a [String],
-    /// Media types of answers; empty for all.
+    /// Media types of responses; empty for all.
     pub produces: &'a [String],
-    /// A wrong method is answered 405 rather than 404.
+    /// A wrong method gets 405 rather than 404.
     pub method_not_allowed: bool,
     /// Numbers of the listener names that the route serves; empty for all.
     pub listeners: Vec<u16>,
     /// Clients cannot reach the route.
     pub internal: bool,
-    /// A disabled route is left out: it shadows nothing.
+    /// A disabled route is omitted: it shadows nothing.
     pub enabled: bool,
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A path that no route may see; the request is answered 400.
+/// A path that no route may see; the request gets 400.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadPath {
     /// It does not begin with `/`.
@@ -33,11 +33,11 @@ impl BadPath {
             BadPath::BadEscape => "path has a percent sign without two hexadecimal digits",
             BadPath::ZeroByte => "path has an encoded zero byte",
             BadPath::AboveRoot => "path leads above the root",
-            BadPath::HiddenSegment => "path hides a dot segment or an empty segment behind a semicolon",
+            BadPath::HiddenSegment => "path has a dot segment or an empty segment after a semicolon",
             BadPath::DotSegment => "path has a dot segment",
-            BadPath::DisguisedDots => "path has a dot segment in disguise",
+            BadPath::DisguisedDots => "path has an encoded dot segment",
             BadPath::Backslash => "path has a backslash instead of a slash",
-            BadPath::EncodedSlash => "path has an encoded slash behind a semicolon",
+            BadPath::EncodedSlash => "path has an encoded slash after a semicolon",
         }
     }
 }

@@ -48,7 +48,7 @@ impl From<Unserved> for String {
 fn shadowed(kind: RouterKind, first: u32) -> String {
     match kind {
         RouterKind::Ordered => {
-            format!("shadowed by earlier match: route {first} has a higher priority, or an earlier place")
+            format!("shadowed by earlier match: route {first} has a higher priority or comes first")
         }
         _ => format!("shadowed by earlier match: route {first} comes first"),
     }
@@ -129,7 +129,7 @@ impl Router {
             Unmet::Listener => format!("listener {} not in {:?}", request.listener(), route.listeners),
             Unmet::RemoteAddr => match request.remote_addr() {
                 Some(addr) => format!("client address {addr} not in remote_addrs"),
-                None => "client address unknown, remote_addrs given".to_owned(),
+                None => "client address unknown, but remote_addrs is set".to_owned(),
             },
             Unmet::Host => {
                 let mut reason = format!("host {} not in [{}]", text(request.host()), route.hosts.join(", "));
@@ -141,7 +141,7 @@ impl Router {
             }
             Unmet::Filter => "filter_func returned false".to_owned(),
             Unmet::Vars => match route.vars.needs_body() {
-                Some(name) => format!("vars false without a body, which decides `{name}`"),
+                Some(name) => format!("vars false: `{name}` needs the request body"),
                 None if route.vars.asks_time() => {
                     let now = request.variables().get(&VarName::parse("time_iso8601"));
                     match now {
@@ -157,7 +157,7 @@ impl Router {
             },
             Unmet::Produces => {
                 format!(
-                    "accept {} takes none of [{}]",
+                    "Accept {} matches no type of [{}]",
                     text(request.accept().unwrap_or_default()),
                     route.produces.join(", ")
                 )

@@ -52,7 +52,7 @@ pub struct Router {
     uris: UriTree,
     /// The other routes by host, most specific first for any host.
     hosts: Tree<HostUris>,
-    /// How many routes answer 405: with none of them, wrong methods need not be remembered.
+    /// How many routes return 405: with none of them, wrong methods need not be remembered.
     answer_405: u32,
     /// The engine for conditions in code.
     scripts: Engine,
@@ -96,7 +96,7 @@ struct Best<'r> {
 struct Misses {
     /// Methods of candidates that fit but for the method.
     allow: MethodSet,
-    /// Whether one of them answers 405.
+    /// Whether one of them returns 405.
     method_not_allowed: bool,
     /// The media condition that the latest candidate failed.
     media: Option<Outcome>,

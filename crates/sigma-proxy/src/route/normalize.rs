@@ -160,8 +160,8 @@ fn cut_tail(mut path: Vec<u8>, options: UriOptions) -> Vec<u8> {
 }
 
 /// Writes the normal form of `raw` to `out`, which is emptied first: percent-escapes decoded, runs of slashes made
-/// one, `.` and `..` resolved; the part from a `?` or `#` on is left out. Decoded slashes and dots count as slashes
-/// and dots, as in nginx.
+/// one, `.` and `..` resolved; the part from a `?` or `#` on is omitted. Decoded slashes and dots count as slashes and
+/// dots, as in nginx.
 pub fn normalize_path(raw: &[u8], out: &mut Vec<u8>) -> Result<(), BadPath> {
     out.clear();
     if raw.first() != Some(&b'/') {

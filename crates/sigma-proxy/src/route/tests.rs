@@ -661,7 +661,7 @@ fn explains_every_route() {
             .collect();
         let expected = [
             "vars false",
-            "vars false without a body, which decides `post_arg.x`",
+            "vars false: `post_arg.x` needs the request body",
             "path /a not in [/b, /c/*]",
             "method GET not in [POST]",
             "host h not in [foo.com]",

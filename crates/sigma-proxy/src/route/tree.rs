@@ -288,8 +288,8 @@ impl<C: Content> Tree<C> {
         }
     }
 
-    /// The keys that `text` meets. Time is linear in the length of `text`; every [`KEPT`] prefix
-    /// keys that are asked for take as long again.
+    /// The keys that `text` meets. Time is linear in the length of `text`; every [`KEPT`] prefix keys that are
+    /// requested take as long again.
     #[inline]
     pub(super) fn walk<'a>(&'a self, text: &'a [u8]) -> Trail<'a, C> {
         Trail { tree: self, text, seen: self.descend(text, usize::MAX) }
@@ -297,8 +297,8 @@ impl<C: Content> Tree<C> {
 
     /// Goes from the root to the `most`th node with a prefix key, or as far as the text leads.
     #[inline]
-    fn descend(&self, text: &[u8], most: usize) -> Seen<'_, C> {
-        let mut seen = Seen { exact: None, nearest: [None; KEPT], count: 0 };
+    fn descend(&self, text: &[u8], most: usize) -> VisitedNodes<'_, C> {
+        let mut seen = VisitedNodes { exact: None, nearest: [None; KEPT], count: 0 };
         let Some(mut node) = self.root.as_deref() else { return seen };
         let mut rest = text;
         loop {
@@ -346,7 +346,7 @@ const KEPT: usize = 4;
 
 /// The nodes that a walk has passed.
 #[derive(Debug)]
-struct Seen<'a, C> {
+struct VisitedNodes<'a, C> {
     exact: Option<&'a Node<C>>,
     /// The nearest nodes with prefix keys, the longest key first.
     nearest: [Option<&'a Node<C>>; KEPT],
@@ -354,7 +354,7 @@ struct Seen<'a, C> {
     count: usize,
 }
 
-impl<'a, C> Seen<'a, C> {
+impl<'a, C> VisitedNodes<'a, C> {
     // Both move all entries: that keeps them in registers, where a ring would be in memory.
 
     #[inline]
@@ -379,7 +379,7 @@ impl<'a, C> Seen<'a, C> {
 pub(super) struct Trail<'a, C> {
     tree: &'a Tree<C>,
     text: &'a [u8],
-    seen: Seen<'a, C>,
+    seen: VisitedNodes<'a, C>,
 }
 
 /// A key that a text met.

@@ -83,7 +83,7 @@ impl Affinity {
         }
     }
 
-    /// Notes that the node with the token `given` responds to a request of this session. `serves` tells whether a
+    /// Notes that the node with the token `given` responds to a request of this session. `serves` reports whether a
     /// node still serves its sessions.
     pub(crate) fn answered(
         &self,

@@ -41,11 +41,11 @@ pub(crate) struct TlsOptions {
     pub(crate) own: Option<Arc<ServerIdentity>>,
 }
 
-/// The certificates that clients are shown, by name, and what clients are asked for.
+/// The certificates that clients are shown, by name, and what clients are requested.
 #[derive(Debug, Default)]
 pub(crate) struct ServerCertificates {
     pub(crate) by_name: Certificates,
-    /// Whether any of them asks for certificates of clients, or refuses; without, no request is looked at.
+    /// Whether any of them requests certificates of clients, or refuses; without, no request is looked at.
     asks: bool,
     /// By the id of the ssl.
     by_id: Box<[(Id, Arc<ServerIdentity>)]>,
@@ -69,8 +69,7 @@ pub(crate) struct Entry<'e> {
 }
 
 impl ServerCertificates {
-    /// Makes the table of `entries`. `fallback` is the name that a client which gives none is taken to
-    /// ask for.
+    /// Makes the table of `entries`. `fallback` is the name that a client which gives none is taken to request.
     pub(crate) fn new(entries: &[Entry<'_>], fallback: Option<&str>) -> ServerCertificates {
         let named =
             entries.iter().flat_map(|entry| entry.names.iter().map(move |name| (name, entry.identity)));

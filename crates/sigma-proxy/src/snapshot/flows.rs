@@ -1,6 +1,6 @@
 //! Stream routes, and which of them serves a session.
 //!
-//! As in APISIX: routes with a server name come first, the longest name before the others, where the session asks for
+//! As in APISIX: routes with a server name come first, the longest name before the others, where the session requests
 //! one; then those without, in the order of the store. All conditions have to hold; the first route serves. A route
 //! that cannot be served as it was written keeps its rank and serves no session.
 
@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use sigma_config::resources::{StreamRoute, StreamTls, StreamUdp};
-use sigma_plugin::flow::{Asked, FlowFacts};
+use sigma_plugin::flow::{FlowFacts, TlsHello};
 use sigma_plugin::{Client, FlowChain};
 use sigma_schema::cidr::Cidr;
 
@@ -43,7 +43,7 @@ struct Conditions {
 /// A session that looks for its route.
 pub(crate) struct Approach<'a> {
     pub(crate) client: &'a Client,
-    pub(crate) asked: Option<&'a Asked>,
+    pub(crate) asked: Option<&'a TlsHello>,
 }
 
 impl FlowRoute {
@@ -72,7 +72,7 @@ impl FlowRoute {
         };
         let local = approach.client.local;
         let offers =
-            |asked: &Asked| asked.alpn.iter().any(|offered| self.alpn.iter().any(|own| own == offered));
+            |asked: &TlsHello| asked.alpn.iter().any(|offered| self.alpn.iter().any(|own| own == offered));
         lies_in(remote, approach.client.addr)
             && lies_in(server, local.map(|local| local.ip()))
             && port.is_none_or(|port| local.is_some_and(|local| local.port() == port))
@@ -139,14 +139,14 @@ mod tests {
         }))
     }
 
-    /// A session `from`, to a port of 10.0.0.1, that asks for a name and protocols.
+    /// A session `from`, to a port of 10.0.0.1, that requests a name and protocols.
     fn found(router: &FlowRouter, from: &str, port: u16, asked: Option<(&str, &[&str])>) -> String {
         let client = Client {
             addr: from.parse().ok(),
             local: Some(([10, 0, 0, 1], port).into()),
             ..Client::default()
         };
-        let asked = asked.map(|(name, alpn)| Asked {
+        let asked = asked.map(|(name, alpn)| TlsHello {
             server_name: (!name.is_empty()).then(|| name.into()),
             alpn: alpn.iter().map(|name| name.as_bytes().to_vec()).collect(),
         });

@@ -64,7 +64,7 @@ impl Learnt {
         !self.matches.is_empty() || matches!(self.named_by, NamedBy::Address)
     }
 
-    /// The session of a client with this address, if that tells them apart.
+    /// The session of a client with this address, if that distinguishes them.
     pub(crate) fn named_by_address(&self, addr: Option<IpAddr>) -> Option<Named> {
         match (&self.named_by, addr?) {
             (NamedBy::Address, IpAddr::V4(addr)) => Some(self.look_up(&addr.octets())),
@@ -97,8 +97,7 @@ impl Learnt {
         })
     }
 
-    /// Learns from an answer of the node with this token; `serves` tells whether a node still serves its
-    /// sessions.
+    /// Learns from a response of the node with this token; `serves` reports whether a node still serves its sessions.
     ///
     /// A name that the request invented is not learnt, and a known session moves only when its node is gone: a client
     /// that can make a node send a name, or fail, moves no other session.
@@ -119,7 +118,7 @@ impl Learnt {
         {
             self.table.store(session, node, now_s());
         }
-        // Another node goes on with the session.
+        // Another node continues with the session.
         if let Some(Named { session, node: Some(before) }) = named
             && before != node
             && !serves(before)
@@ -128,7 +127,7 @@ impl Learnt {
         }
     }
 
-    /// The session goes on at the node with this token, unless another one has it and still serves its sessions.
+    /// The session continues at the node with this token, unless another one has it and still serves its sessions.
     pub(crate) fn keep(&self, named: Named, node: Token, serves: impl Fn(Token) -> bool) {
         if self.table.find(named.session, now_s()).is_none_or(|before| before != node && !serves(before)) {
             self.table.store(named.session, node, now_s());

@@ -281,7 +281,7 @@ fn hash_key(upstream: &str, config: &resources::Upstream) -> Option<HashKey> {
         HashKey::Template(template) => template.unknown_of(subject),
     };
     if let Some(reason) = unknown {
-        tracing::warn!(upstream, "key: {reason}; the client's address is used instead");
+        tracing::warn!(upstream, "key: {reason}; using the client's address instead");
     }
     Some(key)
 }

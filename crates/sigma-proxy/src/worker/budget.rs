@@ -49,7 +49,7 @@ impl Budget {
                 held_bytes = held::total(),
                 revoked,
                 refused,
-                "memory for clients is short (limits.held_bytes_per_worker): requests are refused, or those without progress ended"
+                "the memory for clients is nearly used up (limits.held_bytes_per_worker): the gateway refuses requests, and ends requests without progress"
             );
         }
     }

@@ -58,7 +58,7 @@ impl Drain {
         self.phase.get() >= Phase::Closing
     }
 
-    /// Ready when the time of exchanges is over. Its caller also waits with a [`Deadline`], which wakes it to check.
+    /// Ready when the time of exchanges has ended. Its caller also waits with a [`Deadline`], which wakes it to check.
     pub(crate) fn poll_over(&self) -> Poll<Result<(), Fault>> {
         match self.phase.get() {
             Phase::Over => Poll::Ready(Err(Fault::new(FaultKind::Stopping, "the gateway stops"))),

@@ -293,8 +293,8 @@ impl Gateway {
         }
     }
 
-    /// Stops accepting, lets open exchanges finish for the configured time, ends the workers.
-    /// The calling thread goes on with its other tasks meanwhile.
+    /// Stops accepting, lets open exchanges finish for the configured time, ends the workers. The calling thread
+    /// continues with its other tasks meanwhile.
     pub async fn drain(mut self) {
         // The kernel rejects clients once the workers have closed their handles.
         self.inheritance.release_sockets();
@@ -325,7 +325,7 @@ impl Gateway {
 impl WorkerHandle {
     fn tell(&self, add: impl FnOnce(&mut Orders)) {
         if !self.orders.tell(add) {
-            tracing::error!("a worker thread has ended; its connections are no longer served");
+            tracing::error!("a worker thread ended; its connections are lost");
         }
     }
 }
@@ -433,7 +433,7 @@ fn open(worker: &Rc<Worker>, accepting: &mut Accepting, listeners: Listeners) {
                 (task, Some(hall))
             }
             Err(error) => {
-                tracing::error!(%place, %error, "cannot accept the connections of a listener");
+                tracing::error!(%place, %error, "cannot accept connections on a listener");
                 continue;
             }
         };
@@ -537,7 +537,7 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 /// The pause between two looks at whether the work of plugins is done.
 const WORK_POLL: Duration = Duration::from_millis(5);
 
-/// Ends idle connections when their time is over, those with an exchange after it, and all at the deadline.
+/// Ends idle connections when their time has ended, those with an exchange after it, and all at the deadline.
 async fn drain(worker: &Rc<Worker>, accepting: Accepting, ending: Ending) {
     // Before the listeners go: the idle connections of one that a reload takes away end at once, these do not.
     worker.drain.begin(&worker.view().snapshot.settings.timeouts);

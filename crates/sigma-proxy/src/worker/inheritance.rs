@@ -44,13 +44,14 @@ impl BindError {
             (io::ErrorKind::AddrInUse, Some((addr, transport))) => {
                 match sigma_net::listen::occupant(addr, transport) {
                     Some(Occupant { pid, name }) => format!(
-                        "; pid {pid} ({name}) listens there: end it, choose another port, or set `shared: true` on the listeners of both if they are to share it"
+                        "; pid {pid} ({name}) listens on this address: stop it, choose another port, or set `shared: true` on the listeners of both processes to share it"
                     ),
-                    None => "; another program listens there: end it or choose another port".to_owned(),
+                    None => "; another program listens on this address: stop it, or choose another port"
+                        .to_owned(),
                 }
             }
             (io::ErrorKind::PermissionDenied, Some((addr, _))) if addr.port() < 1_024 => format!(
-                "; ports below 1024 need a right: `setcap cap_net_bind_service=+ep` on the program, `AmbientCapabilities=CAP_NET_BIND_SERVICE` in its unit, or a port such as {}",
+                "; ports below 1024 need a capability: `setcap cap_net_bind_service=+ep` on the program, `AmbientCapabilities=CAP_NET_BIND_SERVICE` in its unit, or a port such as {}",
                 u32::from(addr.port()) + 8_000
             ),
             _ => String::new(),
@@ -88,15 +89,15 @@ impl Listeners {
 }
 
 /// A listener with its sockets: one for each worker at least, and more if the process before had more workers.
-struct Held {
+struct ListenerSockets {
     listener: Listener,
     sockets: Vec<BoundSocket>,
     /// Removed when the listener is closed.
     file: Option<SocketFile>,
 }
 
-impl Held {
-    /// Returns true if its sockets are those that `wanted` asks for. Sockets of UDP always are: datagrams to a socket
+impl ListenerSockets {
+    /// Returns true if its sockets are those that `wanted` requests. Sockets of UDP always are: datagrams to a socket
     /// that is being replaced would be lost, and none of the options is about the socket.
     fn serves(&self, wanted: &Listener) -> bool {
         let place = wanted.place();
@@ -106,7 +107,7 @@ impl Held {
 
 /// The state that passes from one generation to the next.
 pub struct Inheritance {
-    listening: Vec<Held>,
+    listening: Vec<ListenerSockets>,
     sessions: Option<Arc<Sessions>>,
     counters: Vec<Arc<WorkerCounters>>,
     health: HealthReporter,
@@ -119,7 +120,7 @@ pub struct Inheritance {
 
 /// Sockets that are bound and not in use yet.
 pub(crate) struct Bound {
-    added: Vec<Held>,
+    added: Vec<ListenerSockets>,
     closed: Vec<ListenPlace>,
     /// For each worker, in order.
     pub(crate) changes: Vec<Listeners>,
@@ -136,7 +137,7 @@ impl Inheritance {
 
     /// Adds a reporter of request figures, for an operator who watches.
     #[must_use]
-    pub fn watched(mut self, live: LiveReporter) -> Inheritance {
+    pub fn with_live_reporter(mut self, live: LiveReporter) -> Inheritance {
         self.live = live;
         self
     }
@@ -155,7 +156,7 @@ impl Inheritance {
         if let (Some(ours), Some(newest)) = (ours, keys.first())
             && let Err(error) = ours.give(newest, keys.get(1), age)
         {
-            tracing::warn!(%error, "sessions of the process before are not resumed");
+            tracing::warn!(%error, "sessions of the previous process are not resumed");
         }
     }
 
@@ -214,7 +215,7 @@ impl Inheritance {
                 ListenPlace::Unix(path) => Some(SocketFile::bound(path)),
                 ListenPlace::Tcp(_) | ListenPlace::Udp(_) => None,
             };
-            added.push(Held { listener: listener.clone(), sockets, file });
+            added.push(ListenerSockets { listener: listener.clone(), sockets, file });
         }
         let mut changes = handles(&added, self.counters.len())?;
         let gone = self.listening.iter().filter(|held| !wanted.iter().any(|listener| held.serves(listener)));
@@ -271,7 +272,7 @@ impl Inheritance {
 
     /// Which worker has each socket of datagrams, by the socket's number.
     pub(crate) fn workers_by_socket(&self) -> HashMap<u64, usize> {
-        let is_of_datagrams = |held: &&Held| matches!(held.listener.place(), ListenPlace::Udp(_));
+        let is_of_datagrams = |held: &&ListenerSockets| matches!(held.listener.place(), ListenPlace::Udp(_));
         let sockets =
             self.listening.iter().filter(is_of_datagrams).flat_map(|held| held.sockets.iter().enumerate());
         // As they are handed out.
@@ -279,7 +280,7 @@ impl Inheritance {
         sockets.filter_map(|(place, socket)| Some((socket.number()?, place % workers))).collect()
     }
 
-    /// Handles of all listening sockets, for a process that goes on with them.
+    /// Handles of all listening sockets, for a process that continues with them.
     ///
     /// # Errors
     /// Returns an error if there are too many open files.
@@ -292,7 +293,7 @@ impl Inheritance {
         of_workers.map(|socket| Ok(socket.try_clone()?.into())).collect()
     }
 
-    /// Another process goes on with the sockets: their files stay when this one closes them.
+    /// Another process continues with the sockets: their files stay when this one closes them.
     pub(crate) fn leave_files(&mut self) {
         self.listening.iter_mut().filter_map(|held| held.file.take()).for_each(SocketFile::leave);
     }
@@ -315,9 +316,9 @@ fn with_quic(wanted: &[Listener]) -> Vec<Listener> {
     wanted.iter().cloned().chain(quic).collect()
 }
 
-fn handles(held: &[Held], workers: usize) -> Result<Vec<Listeners>, BindError> {
+fn handles(held: &[ListenerSockets], workers: usize) -> Result<Vec<Listeners>, BindError> {
     let mut handles: Vec<Listeners> = (0..workers).map(|_| Listeners::default()).collect();
-    for Held { listener, sockets, .. } in held {
+    for ListenerSockets { listener, sockets, .. } in held {
         let place = listener.place();
         for (number, socket) in sockets.iter().enumerate() {
             let socket = socket.try_clone().map_err(|source| BindError::new(&place, None, source))?;

@@ -62,7 +62,7 @@ pub(crate) struct View {
     pub(crate) answer_limits: HeadLimits,
     /// Where addresses are. A copy of this worker's own: exchanges count theirs of it.
     pub(crate) geography: Option<Rc<Geography>>,
-    /// The facts that are asked of exchanges on all routes: by plugins of all routes, and by the access log.
+    /// The facts that are queried of exchanges on all routes: by plugins of all routes, and by the access log.
     pub(crate) interest: Interest,
     /// Routes' chains with the plugins of consumers, made when the two first meet.
     merged: RefCell<HashMap<(usize, usize), Rc<Chain>>>,
@@ -188,7 +188,7 @@ pub(crate) struct Worker {
     pub(crate) taps: Taps,
     /// An operator watches in one of these two ways.
     is_watched: Cell<bool>,
-    /// A connection ended: accepting may go on, draining may be over.
+    /// A connection ended: accepting may continue, draining may be over.
     pub(crate) released: Notify,
 }
 
@@ -437,7 +437,7 @@ impl Worker {
             true => Ok(()),
             false => Err(Fault::new(
                 FaultKind::GatewayOverloaded,
-                "the gateway runs out of resources, and other requests are more important",
+                "the gateway is short of resources and serves more important requests",
             )),
         }
     }

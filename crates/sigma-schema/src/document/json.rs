@@ -77,7 +77,7 @@ impl Reader {
             ast::Value::NumberLit(literal) => match parse_number(literal.value) {
                 Some(number) => number,
                 None => {
-                    let message = format!("`{}` is not a number that can be kept", literal.value);
+                    let message = format!("`{}` is a number out of range", literal.value);
                     self.report(Problem::new(pointer, "number", message).at(Some(position.0)));
                     Value::Null
                 }

@@ -16,7 +16,7 @@ pub enum JsonError {
     #[error("{0}")]
     Syntax(#[from] serde_json::Error),
     /// An object has a member twice; the pointer, such as `upstream.nodes`.
-    #[error("the member `{0}` is given twice; remove one")]
+    #[error("the member `{0}` exists twice; remove one")]
     Duplicate(String),
 }
 
@@ -130,7 +130,7 @@ mod tests {
     fn duplicate_members_are_named() {
         let check = |text: &str, expected: &str| {
             let found = strict_json(text.as_bytes()).expect_err(text).to_string();
-            assert_eq!(found, format!("the member `{expected}` is given twice; remove one"), "{text}");
+            assert_eq!(found, format!("the member `{expected}` exists twice; remove one"), "{text}");
         };
         check(r#"{"a":1,"a":1}"#, "a");
         check(r#"{"uri":"/x","vars":[],"vars":[]}"#, "vars");

@@ -152,7 +152,7 @@ impl Builder {
                     self.plain.insert(pointer.clone());
                 }
                 let value = value.unwrap_or_else(|| {
-                    let message = format!("`{text}` is not a number that can be kept");
+                    let message = format!("`{text}` is a number out of range");
                     self.report(Problem::new(&pointer, "number", message).at(Some(place.0)));
                     Value::Null
                 });
@@ -211,7 +211,7 @@ impl Builder {
     fn open(&mut self, anchor: usize, content: Content, place: (u32, u32)) -> Result<(), Problem> {
         let pointer = self.next_pointer();
         if self.expects_key() {
-            let message = "a key must be a plain text, not a list or a mapping";
+            let message = "a key must be a string, not a list or a mapping";
             return Err(Problem::new(pointer, "syntax", message).at(Some(place.0)));
         }
         if self.stack.len() >= MAX_DEPTH {
@@ -240,7 +240,7 @@ impl Builder {
             return Err(Problem::new(pointer, "syntax", "a key must not be an alias").at(Some(place.0)));
         }
         let Some(anchored) = self.anchors.get(&anchor) else {
-            let message = "this alias is part of the value that it names";
+            let message = "this alias is inside the value that it refers to";
             return Err(Problem::new(pointer, "syntax", message).at(Some(place.0)));
         };
         if self.stack.len() + anchored.depth > MAX_DEPTH {
@@ -308,7 +308,7 @@ fn too_many_copies(pointer: &str, line: u32) -> Problem {
 fn merge_key(pointer: &str, line: u32) -> Problem {
     Problem::new(pointer, "merge_key", "`<<` does not merge mappings here")
         .at(Some(line))
-        .hint("write the members out, or name the whole value with an alias")
+        .hint("write the members here, or use an alias for the whole value")
 }
 
 /// Returns the number of values, and the number of list and mapping levels.

@@ -213,8 +213,8 @@ impl VarName {
             return None;
         }
         Some(match self {
-            VarName::Other(name) => format!("a session over TCP or UDP has no variable `{name}`"),
-            _ => "a session over TCP or UDP has no variable of a request".to_owned(),
+            VarName::Other(name) => format!("a TCP or UDP session has no variable `{name}`"),
+            _ => "a TCP or UDP session has no variables of a request".to_owned(),
         })
     }
 
@@ -231,8 +231,8 @@ impl VarName {
             return None;
         }
         Some(match nearest(name) {
-            Some(meant) => format!("there is no variable `{name}`; did you mean `{meant}`?"),
-            None => format!("there is no variable `{name}`"),
+            Some(meant) => format!("unknown variable `{name}`; did you mean `{meant}`?"),
+            None => format!("unknown variable `{name}`"),
         })
     }
 }
@@ -287,12 +287,12 @@ mod tests {
         for prefix in PREFIXES {
             check(&format!("{prefix}x"), None);
         }
-        check("remote_adr", Some("there is no variable `remote_adr`; did you mean `remote_addr`?"));
-        check("http-x-api", Some("there is no variable `http-x-api`; did you mean `http_x_api`?"));
-        check("HTTP_X_Api", Some("there is no variable `HTTP_X_Api`; did you mean `http_x_api`?"));
-        check("arg_", Some("there is no variable `arg_`; did you mean `args`?"));
-        check("x", Some("there is no variable `x`"));
-        check("ssl_nonsense_of_mine", Some("there is no variable `ssl_nonsense_of_mine`"));
+        check("remote_adr", Some("unknown variable `remote_adr`; did you mean `remote_addr`?"));
+        check("http-x-api", Some("unknown variable `http-x-api`; did you mean `http_x_api`?"));
+        check("HTTP_X_Api", Some("unknown variable `HTTP_X_Api`; did you mean `http_x_api`?"));
+        check("arg_", Some("unknown variable `arg_`; did you mean `args`?"));
+        check("x", Some("unknown variable `x`"));
+        check("ssl_nonsense_of_mine", Some("unknown variable `ssl_nonsense_of_mine`"));
         check("post_arg.a", None);
         check(
             "post_arg.a[",

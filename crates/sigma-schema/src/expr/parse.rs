@@ -83,7 +83,9 @@ fn compare(name: &str, rest: &[Value]) -> Result<Compare, InvalidExpr> {
     }
     let test = test(operator, constant)?;
     if matches!(test, Test::Within(_)) && variable.is_time() && name != "msec" {
-        return invalid(format!("`within` compares seconds since 1970, which are `msec` and not `{name}`"));
+        return invalid(format!(
+            "`within` needs the variable `msec` (milliseconds since 1970), not `{name}`"
+        ));
     }
     Ok(Compare { variable, negated, test })
 }

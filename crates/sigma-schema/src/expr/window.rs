@@ -60,11 +60,11 @@ impl Window {
                 return Err(wrong(part));
             };
             if !is_first {
-                return Err(format!("`{part}` in the time `{text}` is a second one of its sort"));
+                return Err(format!("`{part}` in the time `{text}` repeats a part of the same kind"));
             }
         }
         if weekdays.is_none() && dates.is_none() && time.is_none() {
-            return Err(format!("the time `{text}` names neither days, nor a time of the day, nor dates"));
+            return Err(format!("the time `{text}` needs days, a time of the day, or dates"));
         }
         Ok(Window {
             weekdays: weekdays.unwrap_or(0x7f),
@@ -256,8 +256,8 @@ mod tests {
             let error = Windows::parse([text]).unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");
         };
-        check("", "names neither days");
-        check("UTC", "names neither days");
+        check("", "needs days");
+        check("UTC", "needs days");
         for wrong in [
             "Mo",
             "9:00-17:00",
@@ -276,7 +276,7 @@ mod tests {
         ] {
             check(wrong, "is neither days (Mon-Fri)");
         }
-        check("Mon Tue", "a second one of its sort");
+        check("Mon Tue", "repeats a part of the same kind");
         assert_eq!(Windows::parse([]).unwrap_err(), "`within` needs a time");
     }
 }

@@ -103,16 +103,16 @@ impl OpenApi {
         let is_3_1 = match version {
             Some(version) if version.starts_with("3.0.") => false,
             Some(version) if version.starts_with("3.1.") => true,
-            Some(version) => return Err(format!("OpenAPI {version} is not known, write 3.0 or 3.1")),
+            Some(version) => return Err(format!("OpenAPI {version} is not supported; write 3.0 or 3.1")),
             None if root.get("swagger").is_some() => {
-                return Err("Swagger 2.0 is not known, convert it to OpenAPI 3".to_owned());
+                return Err("Swagger 2.0 is not supported; convert the document to OpenAPI 3".to_owned());
             }
             None => return Err("it has no `openapi` with the version, such as 3.0.3".to_owned()),
         };
         if let Some(dialect) = root.get("jsonSchemaDialect").filter(|_| is_3_1)
             && !dialect.as_str().is_some_and(|name| DIALECTS.contains(&name.trim_end_matches('#')))
         {
-            return Err(format!("the dialect of schemas {dialect} is not known"));
+            return Err(format!("the schema dialect {dialect} is not supported"));
         }
         Ok(OpenApi { root, is_3_1 })
     }
@@ -218,11 +218,11 @@ mod tests {
         };
         check(json!({"openapi": "3.0.3"}), "");
         check(json!({"openapi": "3.1.1", "jsonSchemaDialect": DIALECTS[1]}), "");
-        check(json!({"openapi": "3.2.0"}), "OpenAPI 3.2.0 is not known, write 3.0 or 3.1");
-        check(json!({"swagger": "2.0"}), "Swagger 2.0 is not known, convert it to OpenAPI 3");
+        check(json!({"openapi": "3.2.0"}), "OpenAPI 3.2.0 is not supported; write 3.0 or 3.1");
+        check(json!({"swagger": "2.0"}), "Swagger 2.0 is not supported; convert the document to OpenAPI 3");
         check(json!([]), "it has no `openapi` with the version, such as 3.0.3");
         let other = json!({"openapi": "3.1.0", "jsonSchemaDialect": "urn:x"});
-        check(other, "the dialect of schemas \"urn:x\" is not known");
+        check(other, "the schema dialect \"urn:x\" is not supported");
     }
 
     #[test]

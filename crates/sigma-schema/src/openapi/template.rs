@@ -42,7 +42,7 @@ impl Template {
         let mut names: Vec<&str> = segments.iter().flat_map(Segment::parameters).collect();
         names.sort_unstable();
         if names.windows(2).any(|pair| pair[0] == pair[1]) {
-            return Err(wrong("has a parameter twice"));
+            return Err(wrong("has the same parameter twice"));
         }
         Ok(Template(segments))
     }
@@ -166,7 +166,7 @@ mod tests {
         check("/a}", "has a `}` without a `{`");
         check("/{}", "has a parameter without a name");
         check("/{a}{b}", "has two parameters side by side");
-        check("/{a}/{a}", "has a parameter twice");
+        check("/{a}/{a}", "has the same parameter twice");
         assert_eq!(Template::parse("/a//b/").unwrap(), Template::parse("/a/b").unwrap());
         assert_eq!(Template::parse("/").unwrap(), Template(Vec::new()));
     }

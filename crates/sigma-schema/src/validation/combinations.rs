@@ -60,10 +60,7 @@ impl Walk<'_> {
                 let [one, other] = [branches[earlier - 1], *id].map(|id| &self.nodes[id]);
                 let (Some(one), Some(other)) = (remedy::own(one, other), remedy::own(other, one)) else {
                     let said = || {
-                        PlainMessage::new(
-                            "the value fits two alternatives, of which only one may apply",
-                            None,
-                        )
+                        PlainMessage::new("the value matches two alternatives, but only one may match", None)
                     };
                     return self.fail_as(at, "conflict", text, || None, said);
                 };
@@ -141,7 +138,7 @@ impl Walk<'_> {
         }
         let found = self.closest_branch(&fitting, value, at);
         if found.is_empty() {
-            return self.fail(at, "conflict", "the value fits none of the alternatives", || None);
+            return self.fail(at, "conflict", "the value matches no alternative", || None);
         }
         self.fail_for(found)
     }

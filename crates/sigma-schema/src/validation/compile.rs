@@ -212,7 +212,7 @@ impl<'a> Compiler<'a> {
                 None => return Ok((pointer, target)),
             }
         }
-        Err(lost("leads back to itself"))
+        Err(lost("refers to itself"))
     }
 
     fn node(&mut self, place: &SchemaPosition<'_>, said: Keywords<'a>) -> Result<Node, String> {
@@ -587,7 +587,7 @@ fn refuse_loops(nodes: &[Node]) -> Result<(), String> {
         for next in nodes[id].in_place() {
             match marks[next] {
                 Mark::New => stack.push(next),
-                Mark::Open => return Err("a `$ref` in the schema leads back to itself".to_owned()),
+                Mark::Open => return Err("a `$ref` in the schema refers to itself".to_owned()),
                 Mark::Done => {}
             }
         }

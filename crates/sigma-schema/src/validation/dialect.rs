@@ -102,7 +102,7 @@ impl Anchors {
     pub(super) fn find(&self, name: &str) -> Result<&str, &'static str> {
         match self.0.get(name) {
             Some(Some(pointer)) => Ok(pointer),
-            Some(None) => Err("names several places"),
+            Some(None) => Err("occurs several times"),
             None => Err("leads nowhere"),
         }
     }
@@ -294,9 +294,9 @@ mod tests {
             refused(json!({"$ref": reference}), &format!("schema at `/s/$ref`: `{reference}` {outside}"));
         }
         refused(json!({"$ref": "#/none"}), "schema at `/s/$ref`: `#/none` leads nowhere");
-        refused(json!({"$ref": "#/a"}), "schema at `/s/$ref`: `#/a` leads back to itself");
-        refused(json!({"$ref": "#/loop"}), "a `$ref` in the schema leads back to itself");
-        refused(json!({"$ref": "#twice"}), "schema at `/s/$ref`: `#twice` names several places");
+        refused(json!({"$ref": "#/a"}), "schema at `/s/$ref`: `#/a` refers to itself");
+        refused(json!({"$ref": "#/loop"}), "a `$ref` in the schema refers to itself");
+        refused(json!({"$ref": "#twice"}), "schema at `/s/$ref`: `#twice` occurs several times");
         refused(json!({"$dynamicRef": "#once"}), "allOf 1 failed: wrong type: expected string, got number");
         refused(json!({"$id": "x"}), "schema at `/s/$id` changes what `$ref` means, remove it");
         refused(

@@ -556,7 +556,7 @@ mod tests {
         for (text, place, sentence) in [
             ("property \"a\" validation failed: property \"b\" is required", "a", "`b` is required"),
             ("property \"a\" validation failed: failed to validate item 2: too large", "a[1]", "too large"),
-            ("there is no variable `x` (at source)", "source", "there is no variable `x`"),
+            ("unknown variable `x` (at source)", "source", "unknown variable `x`"),
             ("the `x` action: property \"code\" validation failed: bad", "", "the `x` action: `code`: bad"),
             ("it is wrong (at all times)", "", "it is wrong (at all times)"),
         ] {

@@ -555,14 +555,14 @@ fn invalid_schemas_are_refused() {
             "`/items/$ref`: `other.json#/a` is outside this schema",
         ),
         (json!({"$ref": "#/definitions/x"}), "leads nowhere"),
-        (json!({"$ref": "#"}), "leads back to itself"),
+        (json!({"$ref": "#"}), "refers to itself"),
         (
             json!({"definitions": {"a": {"$ref": "#/b"}}, "b": {"$ref": "#/definitions/a"},
             "not": {"$ref": "#/b"}}),
-            "leads back to itself",
+            "refers to itself",
         ),
-        (json!({"anyOf": [{"$ref": "#"}, {"type": "string"}]}), "leads back to itself"),
-        (json!({"dependencies": {"a": {"allOf": [{"not": {"$ref": "#"}}]}}}), "leads back to itself"),
+        (json!({"anyOf": [{"$ref": "#"}, {"type": "string"}]}), "refers to itself"),
+        (json!({"dependencies": {"a": {"allOf": [{"not": {"$ref": "#"}}]}}}), "refers to itself"),
     ];
     for (schema, expected) in cases {
         let error = Schema::compile(&schema).unwrap_err();

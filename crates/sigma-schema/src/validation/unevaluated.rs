@@ -11,7 +11,7 @@ use super::walk::{MAX_DEPTH, Outcome, Step, ValuePosition, Walk, member};
 
 /// The evaluated members of a value.
 #[derive(Default)]
-struct Seen<'v> {
+struct EvaluatedMembers<'v> {
     properties: HashSet<&'v str>,
     all_properties: bool,
     items: HashSet<usize>,
@@ -27,7 +27,7 @@ impl Walk<'_> {
         value: &Value,
         at: &ValuePosition<'_>,
     ) -> Outcome {
-        let mut seen = Seen::default();
+        let mut seen = EvaluatedMembers::default();
         self.seen(id, true, value, at, &mut seen)?;
         if let (Some(schema), Value::Object(members)) = (rules.properties, value)
             && !seen.all_properties
@@ -61,7 +61,7 @@ impl Walk<'_> {
         is_outermost: bool,
         value: &'v Value,
         at: &ValuePosition<'_>,
-        seen: &mut Seen<'v>,
+        seen: &mut EvaluatedMembers<'v>,
     ) -> Outcome {
         self.spend(|| 1)?;
         if at.depth > MAX_DEPTH {
@@ -98,7 +98,7 @@ impl Walk<'_> {
         &self,
         rules: &ObjectRules,
         names: impl Iterator<Item = &'v str>,
-        seen: &mut Seen<'v>,
+        seen: &mut EvaluatedMembers<'v>,
     ) -> Outcome {
         if !matches!(rules.additional, Additional::Unsaid) {
             seen.all_properties = true;

@@ -1,14 +1,14 @@
 //! In-flight requests by node.
 
 use super::Member;
-use super::kept::Kept;
+use super::kept::PerNode;
 use crate::identity::EndpointId;
 
 /// The counts of one worker. Removed nodes keep their count until their requests end, also if they come back; a node
 /// in two groups has one count.
 #[derive(Debug, Default)]
 pub(super) struct Active {
-    counts: Kept<u32>,
+    counts: PerNode<u32>,
     total: u64,
 }
 

@@ -3,7 +3,7 @@
 //! Weights are ignored. A pick is O(1), after retries O(n). Each worker keeps statistics of its own requests: shared
 //! ones would put a contended write on the request path.
 
-use super::kept::Kept;
+use super::kept::PerNode;
 use super::{Group, Member, Outcome, PickContext, Policy, below, look};
 use crate::endpoint::EndpointSet;
 use crate::identity::EndpointId;
@@ -17,7 +17,7 @@ const TTL_MS: u64 = 60_000;
 /// Power of two choices on decayed latency.
 #[derive(Debug, Default)]
 pub(super) struct Ewma {
-    stats: Kept<Stat>,
+    stats: PerNode<Stat>,
     groups: Vec<Vec<Candidate>>,
 }
 

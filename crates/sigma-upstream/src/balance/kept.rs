@@ -6,7 +6,7 @@ use crate::identity::EndpointId;
 
 /// Values by node. A node keeps its slot while it is known, so that a pick needs no look-up.
 #[derive(Debug)]
-pub(super) struct Kept<T> {
+pub(super) struct PerNode<T> {
     slots: Vec<Slot<T>>,
     slot_of: HashMap<EndpointId, usize>,
     free: Vec<usize>,
@@ -24,14 +24,14 @@ struct Slot<T> {
     value: T,
 }
 
-impl<T> Default for Kept<T> {
-    fn default() -> Kept<T> {
-        Kept { slots: Vec::new(), slot_of: HashMap::new(), free: Vec::new(), round: 0, next: 0 }
+impl<T> Default for PerNode<T> {
+    fn default() -> PerNode<T> {
+        PerNode { slots: Vec::new(), slot_of: HashMap::new(), free: Vec::new(), round: 0, next: 0 }
     }
 }
 
-impl<T: Default> Kept<T> {
-    /// Starts a rebuild: then call [`Kept::stay`] for each node and [`Kept::forget`].
+impl<T: Default> PerNode<T> {
+    /// Starts a rebuild: then call [`PerNode::stay`] for each node and [`PerNode::forget`].
     pub(super) fn begin(&mut self) {
         self.round = self.round.wrapping_add(1);
         self.next = 0;
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn remaining_nodes_keep_their_slot_and_value() {
         let id = EndpointId::numbered;
-        let mut kept = Kept::<u32>::default();
+        let mut kept = PerNode::<u32>::default();
         let mut rebuild = |nodes: &[usize]| -> Vec<(usize, u32)> {
             kept.begin();
             let slots: Vec<usize> = nodes.iter().map(|&node| kept.stay(id(node))).collect();

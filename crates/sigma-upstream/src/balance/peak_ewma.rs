@@ -6,7 +6,7 @@
 //! weight: a node of twice the mean weight may have twice as many.
 
 use super::alias_table::AliasTable;
-use super::kept::Kept;
+use super::kept::PerNode;
 use super::slow_start::SlowStart;
 use super::{Group, Outcome, PickContext, Policy};
 use crate::endpoint::EndpointSet;
@@ -22,7 +22,7 @@ const INITIAL_MS: f64 = 30.0;
 #[derive(Debug, Default)]
 pub(super) struct PeakEwma {
     slow_start: Option<SlowStart>,
-    stats: Kept<Stat>,
+    stats: PerNode<Stat>,
     groups: Vec<Drawn>,
 }
 

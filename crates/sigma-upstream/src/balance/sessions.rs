@@ -10,7 +10,7 @@ use aws_lc_rs::hmac;
 use sigma_config::resources::{OnGone, Upstream};
 use sigma_schema::Confidential;
 
-use super::kept::Kept;
+use super::kept::PerNode;
 use crate::endpoint::{Endpoint, EndpointSet};
 use crate::identity::EndpointId;
 
@@ -43,7 +43,7 @@ pub(super) struct Sessions {
     /// The used bits of tokens.
     mask: Token,
     rejects: bool,
-    nodes: Kept<Node>,
+    nodes: PerNode<Node>,
     slot_of: HashMap<Token, usize>,
 }
 
@@ -60,7 +60,7 @@ impl Sessions {
         let secret = rule.secret.as_ref().map(Confidential::reveal).unwrap_or_default();
         let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
         let mask = if rule.secret.is_some() { Token::MAX } else { u64::MAX.into() };
-        Sessions { key, mask, rejects: rule.rejects, nodes: Kept::default(), slot_of: HashMap::new() }
+        Sessions { key, mask, rejects: rule.rejects, nodes: PerNode::default(), slot_of: HashMap::new() }
     }
 
     /// Takes a set; tokens are computed only for new nodes.

@@ -7,7 +7,7 @@
 
 use sigma_config::resources;
 
-use super::kept::Kept;
+use super::kept::PerNode;
 use super::{Member, below};
 use crate::endpoint::EndpointSet;
 use crate::identity::EndpointId;
@@ -47,7 +47,7 @@ impl SlowStart {
 #[derive(Debug)]
 pub(super) struct Ages {
     rule: SlowStart,
-    since: Kept<Since>,
+    since: PerNode<Since>,
     /// A node was usable before.
     known: bool,
 }
@@ -64,7 +64,7 @@ enum Since {
 
 impl Ages {
     pub(super) fn new(rule: SlowStart) -> Ages {
-        Ages { rule, since: Kept::default(), known: false }
+        Ages { rule, since: PerNode::default(), known: false }
     }
 
     /// Records the nodes that are usable now. If none was usable before, all begin together, without a slow start.

@@ -170,7 +170,10 @@ impl Subsets {
             return Some(*known);
         }
         if self.places.len() == SUBSETS_MAX {
-            tracing::warn!(used = SUBSETS_MAX, "the nodes of an upstream form too many subsets");
+            tracing::warn!(
+                used = SUBSETS_MAX,
+                "the nodes of an upstream form too many subsets; the rest is ignored"
+            );
             return None;
         }
         lists.push(Vec::new());

@@ -166,7 +166,7 @@ fn leave_out_of(server: SocketAddr, message: &mut [u8]) {
     let left_out = leave_out(message);
     if left_out > 0 {
         let name = message.get(HEADER..).map(shown).unwrap_or_default();
-        tracing::warn!(%server, name, left_out, "malformed records of a name server's response are left out");
+        tracing::warn!(%server, name, left_out, "ignored malformed records in a DNS response");
     }
 }
 
@@ -238,7 +238,7 @@ struct Records {
     malformed: Vec<Malformed>,
     /// The section in which the message ends within a record, and the number of whole records before it there.
     cut: Option<(usize, u16)>,
-    /// An answer of the requested type is valid.
+    /// A response of the requested type is valid.
     has_sound: bool,
 }
 

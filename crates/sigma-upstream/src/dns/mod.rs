@@ -1,8 +1,8 @@
 //! DNS queries: addresses of nodes with configured names, and services.
 //!
-//! Every address of a name counts, of both families. Both are queried at the same time; a response of one family
-//! waits only briefly for the other, since some name servers never respond for IPv6 (in the spirit of RFC 8305). An
-//! IPv6 address without a route from this machine is left out if there is another address. IPv6 can be switched off.
+//! Every address of a name counts, of both families. Both are queried at the same time; a response of one family waits
+//! only briefly for the other, since some name servers never respond for IPv6 (in the spirit of RFC 8305). An IPv6
+//! address without a route from this machine is omitted if there is another address. IPv6 can be switched off.
 //!
 //! `/etc/hosts` and the system's resolver configuration are read once, when the [`Resolver`] is made.
 
@@ -61,16 +61,18 @@ impl DnsError {
     /// Returns the fault of an exchange that needs the name.
     pub(crate) fn fault(&self) -> Fault {
         match self.is_timeout {
-            true => Fault::new(FaultKind::DnsTimeout, "no name server answers for the name of the node"),
-            false => Fault::new(FaultKind::DnsError, "the name of the node has no address"),
+            true => {
+                Fault::new(FaultKind::DnsTimeout, "no name server responds for the host name of the node")
+            }
+            false => Fault::new(FaultKind::DnsError, "the host name of the node has no address"),
         }
     }
 
     /// As [`fault`](Self::fault), for a name whose records are the nodes.
     fn fault_of_service(&self) -> Fault {
         match self.is_timeout {
-            true => Fault::new(FaultKind::DnsTimeout, "no name server answers for the name of the service"),
-            false => Fault::new(FaultKind::DnsError, "the name of the service has no record of a node"),
+            true => Fault::new(FaultKind::DnsTimeout, "no name server responds for the name of the service"),
+            false => Fault::new(FaultKind::DnsError, "the name of the service has no SRV or address record"),
         }
     }
 }
@@ -91,7 +93,7 @@ impl std::error::Error for DnsError {}
 
 /// The addresses of a name and their expiry. At least one family has an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
+pub struct ResolvedName {
     /// Empty: there is no address. None: unknown.
     pub v4: Option<Vec<IpAddr>>,
     /// As `v4`.
@@ -247,17 +249,17 @@ impl Resolver {
     ///
     /// # Errors
     /// Returns an error if there is no address or no server responded.
-    pub async fn addresses(&self, name: &str) -> Result<Answer, DnsError> {
+    pub async fn addresses(&self, name: &str) -> Result<ResolvedName, DnsError> {
         let known = match name {
             "localhost" => Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
             _ => name.parse().ok(),
         };
         if let Some(ip) = known {
             if self.refused.contains(ip) {
-                return Err(DnsError::new(format!("{ip} is in a network that is refused")));
+                return Err(DnsError::new(format!("{ip} is in a refused network")));
             }
             let (v4, v6) = if ip.is_ipv4() { (vec![ip], Vec::new()) } else { (Vec::new(), vec![ip]) };
-            return Ok(Answer {
+            return Ok(ResolvedName {
                 v4: Some(v4),
                 v6: Some(v6),
                 valid_until: Instant::now() + self.times.ttl_max,
@@ -278,7 +280,7 @@ impl Resolver {
         let (v4, v6) = (addresses(v4), addresses(v6));
         let alone = v4.as_ref().is_none_or(Vec::is_empty);
         let v6 = v6.map(|addresses| if alone { addresses } else { routed(addresses) });
-        Ok(Answer { v4, v6, valid_until })
+        Ok(ResolvedName { v4, v6, valid_until })
     }
 
     /// Queries both families; None is the family that the other did not wait for.
@@ -330,7 +332,7 @@ impl Resolver {
         let servers: Vec<Server> = found.into_iter().flatten().collect();
         let left_out = known - servers.len();
         if left_out > 0 && !servers.is_empty() {
-            tracing::warn!(service = name, left_out, "servers of a service without a target are left out");
+            tracing::warn!(service = name, left_out, "ignored SRV records without a target");
         }
         Ok((!servers.is_empty()).then_some((servers, until)))
     }

@@ -21,7 +21,7 @@ enum Step {
 }
 
 /// The result of a step: the nodes, and the time of the next query.
-type Found = Option<(Vec<Node>, Instant)>;
+type ServiceNodes = Option<(Vec<Node>, Instant)>;
 
 /// The nodes of a service in DNS.
 ///
@@ -95,10 +95,10 @@ impl DnsService {
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
-        Err(failed.unwrap_or_else(|| DnsError::new("no record of the kinds that are asked for")))
+        Err(failed.unwrap_or_else(|| DnsError::new("the DNS response has no record of the requested types")))
     }
 
-    async fn ask(&mut self, step: Step) -> Result<Found, DnsError> {
+    async fn ask(&mut self, step: Step) -> Result<ServiceNodes, DnsError> {
         let (addresses, until) = match step {
             Step::Servers => match self.resolver.servers(&self.host).await? {
                 Some((servers, until)) => return self.resolve_servers(servers, until).await.map(Some),
@@ -167,7 +167,7 @@ impl DnsService {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(service = self.host, target, %error, "cannot resolve a server of a service");
+                    tracing::warn!(service = self.host, target, %error, "cannot resolve the target of an SRV record");
                     until = until.min(Instant::now() + backoff(self.failures));
                     failed = Some(error);
                 }

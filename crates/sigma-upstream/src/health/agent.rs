@@ -88,7 +88,7 @@ pub(super) async fn ask_all(agent: &Agent, targets: Vec<Endpoint>) {
                     let node = endpoint.name();
                     tracing::warn!(
                         node,
-                        "its agent names a `maxconn`, which has no effect without `limits.max_requests_per_node`"
+                        "its agent reports `maxconn`, which has no effect; set `limits.max_requests_per_node`"
                     );
                 }
             }

@@ -16,7 +16,7 @@ use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::findings::{Agreement, Findings};
-use super::kept::{Earlier, Kept, KeptNode};
+use super::kept::{Earlier, KeptNode, StoredHealth};
 use super::plan::{Active, Plan};
 use super::probe::probe;
 use super::state::{Standing, State};
@@ -98,12 +98,17 @@ impl Checkers {
     }
 
     /// Sets the state from the previous process.
-    pub fn begin_with(&mut self, kept: Kept) {
+    pub fn begin_with(&mut self, kept: StoredHealth) {
         self.earlier = kept.nodes;
         for (upstream, nodes) in &kept.states {
             for (node, state) in nodes {
                 if let Err(error) = self.states.set(upstream, node, *state) {
-                    tracing::warn!(upstream, node, error, "the state of a node is not taken over");
+                    tracing::warn!(
+                        upstream,
+                        node,
+                        error,
+                        "the saved health state of a node is unreadable and was ignored"
+                    );
                     return;
                 }
             }
@@ -117,12 +122,12 @@ impl Checkers {
     }
 
     /// Returns the state for the next process.
-    pub fn kept(&self) -> Kept {
+    pub fn kept(&self) -> StoredHealth {
         let nodes = self.upstreams.iter().map(|(key, checked)| (key.clone(), checked.records.kept()));
         // For upstreams that are not in force yet, the state of the previous process.
         let earlier = self.earlier.iter().map(|(key, nodes)| (key.clone(), nodes.clone()));
         let nodes = earlier.chain(nodes).filter(|(_, nodes)| !nodes.is_empty()).collect();
-        Kept { nodes, states: self.states.told() }
+        StoredHealth { nodes, states: self.states.all() }
     }
 
     /// Returns the nodes that are out because of requests of this gateway.
@@ -530,7 +535,7 @@ mod tests {
         }
         let (probed, mut checkers) = (Arc::new(probed), Checkers::default());
         let nodes = [("u".to_owned(), vec![node(1), node(2), node(3)]), ("gone".to_owned(), vec![node(4)])];
-        let kept = Kept { nodes: nodes.into(), ..Kept::default() };
+        let kept = StoredHealth { nodes: nodes.into(), ..StoredHealth::default() };
         checkers.begin_with(kept.clone());
         assert_eq!(checkers.kept(), kept, "an upstream may come later");
         checkers.plan("u", &probed);

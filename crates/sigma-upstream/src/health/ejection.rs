@@ -75,7 +75,7 @@ pub(super) fn decide(
             rule = rule.name(),
             out,
             of = distinct.len(),
-            "too many nodes are out to eject another"
+            "the node was not ejected: `max_ejection_percent` is reached"
         );
         return None;
     }

@@ -37,13 +37,12 @@ pub struct Agreement {
     /// The number of other gateways that must have found a node.
     pub gateways: usize,
     /// The largest part of an upstream's nodes to take out by findings, in percent; at least one node, and never all.
-    /// A gateway with more findings has a fault of its own: its findings for the upstream do not count.
+    /// A gateway with more findings has its own fault: its findings for the upstream do not count.
     pub max_percent: u8,
 }
 
 impl Findings {
-    /// Returns the findings of all upstreams. Findings beyond the limit are left out, from the last upstreams by
-    /// name.
+    /// Returns the findings of all upstreams. Findings beyond the limit are omitted, from the last upstreams by name.
     pub(super) fn of(upstreams: impl Iterator<Item = (String, BTreeSet<FoundNode>)>) -> Findings {
         let sorted: BTreeMap<_, _> = upstreams.filter(|(_, found)| !found.is_empty()).collect();
         let mut room = NODES_MAX;

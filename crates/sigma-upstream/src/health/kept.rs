@@ -14,7 +14,7 @@ use crate::lock::lock;
 
 /// The health state of the nodes of all upstreams.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Kept {
+pub struct StoredHealth {
     /// Nodes that are out, or were ejected recently, by upstream.
     #[serde(default)]
     pub nodes: BTreeMap<String, Vec<KeptNode>>,
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(kept.give(&plan, &after, 2_000), Some(until_ms));
         assert_eq!(KeptNode::of(which(), &after), Some(kept.clone()));
         assert_eq!(after.standing().reason(), before.standing().reason());
-        // Its time is over: its ejections count for the next one.
+        // Its time has ended: its ejections count for the next one.
         let after = compared();
         assert_eq!(kept.give(&plan, &after, until_ms), None);
         let course = *lock(&after.compared.get().expect("compared").course);

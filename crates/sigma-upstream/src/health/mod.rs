@@ -46,8 +46,8 @@ use crate::overload::gate::{Gate, Line};
 pub use checker::{CheckerSpec, Checkers, TargetStatus};
 pub use event::{HealthEvent, HealthEvents};
 pub use findings::{Agreement, Findings, FoundNode};
-pub use kept::{Kept, KeptEjections, KeptNode};
-use outlier::{NodeEjections, Rule, Rules, Seen};
+pub use kept::{KeptEjections, KeptNode, StoredHealth};
+use outlier::{NodeEjections, NodeOutcome, Rule, Rules};
 pub use plan::{Passive, Plan, PlanError};
 pub use records::{Configured, HealthRecords, NodeStates};
 pub use report::{HealthInbox, HealthReporter, REPORT_QUEUE, passive_channel};
@@ -235,7 +235,7 @@ impl Health {
     /// Records an observation of the worker with this number, with outlier detection. `found` gets the rules that the
     /// target violates by it.
     #[inline]
-    pub fn note(&self, worker: usize, seen: Seen, rules: &Rules, found: impl FnMut(Rule)) {
+    pub fn note(&self, worker: usize, seen: NodeOutcome, rules: &Rules, found: impl FnMut(Rule)) {
         if let Some(compared) = self.compared.get() {
             compared.tally.note(worker, seen, rules, found);
         }
@@ -299,9 +299,9 @@ impl Health {
         let said = reason.as_deref().unwrap_or_default();
         match reason {
             Some(_) => {
-                tracing::warn!(%upstream, node, %address, from, to, reason = said, "health check: the node is out");
+                tracing::warn!(%upstream, node, %address, from, to, reason = said, "health check: the node is unhealthy");
             }
-            None => tracing::warn!(%upstream, node, %address, from, to, "health check: the node is back"),
+            None => tracing::warn!(%upstream, node, %address, from, to, "health check: the node is healthy"),
         }
         let (upstream, address) = (Arc::clone(upstream), address.to_string());
         events.tell(|| HealthEvent { upstream, node, address, reason });

@@ -58,7 +58,7 @@ impl Rule {
 
 /// The result of a request for a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Seen {
+pub enum NodeOutcome {
     /// A response with this status
     Answer(u16),
     /// A connection failure: refused, reset or timed out

@@ -389,7 +389,9 @@ fn probe_tls(active: &checks::Active, tls: Option<&ClientTls>) -> Result<Option<
     match (active.kind, tls) {
         (CheckType::Https | CheckType::Grpcs, Some(tls)) => Ok(Some(ProbeTls(tls.clone()))),
         (CheckType::Https | CheckType::Grpcs, None) => {
-            let message = "probes over TLS need settings of TLS; use `http`, `grpc` or `tcp` here".to_owned();
+            let message =
+                "a probe over TLS needs TLS settings, which this upstream lacks; use `http`, `grpc` or `tcp`"
+                    .to_owned();
             Err(PlanError { pointer: "/active/type", message })
         }
         (CheckType::Http | CheckType::Tcp | CheckType::Grpc, _) => Ok(None),

@@ -44,7 +44,9 @@ impl NodeStates {
         } else if states.len() < STATES_MAX || states.contains_key(&key) {
             states.insert(key, wanted);
         } else {
-            return Err("10000 nodes are in drain or maintenance; make some of them ready first");
+            return Err(
+                "10000 nodes are in drain or maintenance, the maximum; set some of them to ready first",
+            );
         }
         Ok(())
     }
@@ -73,7 +75,7 @@ impl NodeStates {
     }
 
     /// Returns the states set in this process, by upstream and node.
-    pub fn told(&self) -> BTreeMap<String, BTreeMap<String, NodeState>> {
+    pub fn all(&self) -> BTreeMap<String, BTreeMap<String, NodeState>> {
         let mut all: BTreeMap<String, BTreeMap<String, NodeState>> = BTreeMap::new();
         for ((upstream, node), state) in lock(&self.told).iter() {
             all.entry(upstream.clone()).or_default().insert(node.clone(), *state);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sigma_config::resources::OutlierDetection;
 
-use super::outlier::{Rule, Rules, Seen};
+use super::outlier::{NodeOutcome, Rule, Rules};
 use super::{Health, HealthEpoch, ejection};
 use crate::endpoint::{Address, Endpoint};
 use crate::identity::Lease;
@@ -84,7 +84,7 @@ impl World {
         }
     }
 
-    /// Takes back exactly the nodes whose time is over.
+    /// Takes back exactly the nodes whose time has ended.
     fn return_due(&mut self) {
         for (node, until) in self.nodes.iter().zip(&mut self.until) {
             if until.is_some_and(|until| until <= self.now_ms) {
@@ -102,10 +102,11 @@ impl World {
         let from = if usable.is_empty() { &all } else { &usable };
         let at = from[self.random.usize(..from.len())];
         let seen = match self.random.u32(..100) < self.fails[at] {
-            false => Seen::Answer([200, 404][self.random.usize(..2)]),
-            true => [Seen::Answer(500), Seen::Answer(503), Seen::LocalOriginFailure][self.random.usize(..3)],
+            false => NodeOutcome::Answer([200, 404][self.random.usize(..2)]),
+            true => [NodeOutcome::Answer(500), NodeOutcome::Answer(503), NodeOutcome::LocalOriginFailure]
+                [self.random.usize(..3)],
         };
-        self.has_failed[at] |= !matches!(seen, Seen::Answer(200 | 404));
+        self.has_failed[at] |= !matches!(seen, NodeOutcome::Answer(200 | 404));
         let mut found = Vec::new();
         self.nodes[at].health.note(self.random.usize(..WORKERS), seen, &self.rules, |rule| found.push(rule));
         found.into_iter().for_each(|rule| self.eject(at, rule));

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::outlier::{Rule, Rules, Seen, Totals};
+use super::outlier::{NodeOutcome, Rule, Rules, Totals};
 
 /// The counts of one worker for one node, on its own cache line.
 #[derive(Debug, Default)]
@@ -64,14 +64,14 @@ impl Tally {
     /// Records an observation of the worker with this number, and calls `found` with the run rules that the node
     /// violates by it.
     #[inline]
-    pub(super) fn note(&self, worker: usize, seen: Seen, rules: &Rules, mut found: impl FnMut(Rule)) {
+    pub(super) fn note(&self, worker: usize, seen: NodeOutcome, rules: &Rules, mut found: impl FnMut(Rule)) {
         // A worker beyond the announced number is not counted.
         let Some(block) = self.blocks.get(worker) else { return };
         if rules.splits {
             bump(&block.attempts);
             match seen {
-                Seen::Answer(_) => self.local_origin.ends(),
-                Seen::LocalOriginFailure => {
+                NodeOutcome::Answer(_) => self.local_origin.ends(),
+                NodeOutcome::LocalOriginFailure => {
                     bump(&block.local_failures);
                     if self.local_origin.goes_on(rules.limits.local_origin) {
                         found(Rule::ConsecutiveLocalOriginFailure);
@@ -82,8 +82,8 @@ impl Tally {
         }
         bump(&block.answers);
         let status = match seen {
-            Seen::Answer(status) => status,
-            Seen::LocalOriginFailure => 502,
+            NodeOutcome::Answer(status) => status,
+            NodeOutcome::LocalOriginFailure => 502,
         };
         if status < 500 {
             self.server_errors.ends();
@@ -133,11 +133,11 @@ mod tests {
         let (tally, mut found) = (Tally::new(2), Vec::new());
         for (at, letter) in seen.chars().enumerate() {
             let seen = match letter {
-                '.' => Seen::Answer(200),
-                '4' => Seen::Answer(404),
-                '5' => Seen::Answer(500),
-                'g' => Seen::Answer(503),
-                'x' => Seen::LocalOriginFailure,
+                '.' => NodeOutcome::Answer(200),
+                '4' => NodeOutcome::Answer(404),
+                '5' => NodeOutcome::Answer(500),
+                'g' => NodeOutcome::Answer(503),
+                'x' => NodeOutcome::LocalOriginFailure,
                 other => panic!("nothing is seen by {other}"),
             };
             tally.note(at % 2, seen, rules, |rule| found.push((at, rule)));
@@ -192,9 +192,9 @@ mod tests {
         let rules = rules(|_| ());
         let tally = check(&rules, "55", &[]);
         tally.begin_anew();
-        tally.note(0, Seen::Answer(500), &rules, |rule| panic!("{rule:?}"));
+        tally.note(0, NodeOutcome::Answer(500), &rules, |rule| panic!("{rule:?}"));
         assert_eq!(tally.totals(), Totals { answers: 3, failures: 3, ..Totals::default() });
-        tally.note(9, Seen::Answer(500), &rules, |rule| panic!("{rule:?}"));
+        tally.note(9, NodeOutcome::Answer(500), &rules, |rule| panic!("{rule:?}"));
         assert_eq!(tally.totals().answers, 3, "no worker has this number");
     }
 }

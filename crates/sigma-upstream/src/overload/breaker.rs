@@ -1,7 +1,7 @@
 //! A circuit breaker by failure ratio and slow request ratio (Resilience4j), for the whole process.
 //!
-//! While it is closed, a successful request costs one load and one worker-local addition: successes are passed on in
-//! batches ([`Tally`]). Failures, slow requests and trials are passed on at once.
+//! While it is closed, a successful request costs one load and one worker-local addition: successes are forwarded in
+//! batches ([`Tally`]). Failures, slow requests and trials are forwarded at once.
 
 use std::cell::Cell;
 use std::sync::Mutex;

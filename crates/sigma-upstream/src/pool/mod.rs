@@ -127,7 +127,7 @@ pub async fn connect(pools: &RefCell<Pools>, target: &Target<'_>, now_ms: u64) -
             return Ok(in_use);
         }
     }
-    Err(Fault::new(FaultKind::ProtocolMismatch, "the node changes the version of HTTP with each connection"))
+    Err(Fault::new(FaultKind::ProtocolMismatch, "the node selects another HTTP version on each connection"))
 }
 
 async fn dial_alone(pools: &RefCell<Pools>, target: &Target<'_>) -> Result<Dialled, Fault> {

@@ -17,7 +17,7 @@ use super::demand::Demand;
 use super::http3::{Attempt, Http3State};
 use super::race::{over_quic, race};
 use super::shared::{Member, Order, Shared, SharedDialResult};
-use super::target::{Made, PoolLimits, Target};
+use super::target::{PoolLimits, Target, TargetIdentity};
 use crate::dial::{DialQuic, Dialled, Http3Use, dial, timed_out};
 use crate::identity::LeaseWatch;
 use crate::quic::{QuicFault, QuicSockets, without_udp};
@@ -86,7 +86,7 @@ impl Drop for ConnectionSlot {
 #[derive(Debug)]
 struct Idle {
     connection: Connection,
-    made: Made,
+    made: TargetIdentity,
     used_ms: u64,
     expires_ms: u64,
 }
@@ -104,11 +104,11 @@ pub(super) struct Node {
     declines: Cell<bool>,
     /// The limits of the last returned connection.
     limits: Cell<Option<PoolLimits>>,
-    kept: RefCell<Kept>,
+    kept: RefCell<ReturnedLimits>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct ReturnedLimits {
     /// The least recently used first.
     idle: VecDeque<Idle>,
     shared: Shared,
@@ -174,7 +174,12 @@ impl Node {
             }
         }
         let expires_ms = now_ms + limits.idle_timeout_ms;
-        kept.idle.push_back(Idle { connection, made: Made::of(target), used_ms: now_ms, expires_ms });
+        kept.idle.push_back(Idle {
+            connection,
+            made: TargetIdentity::of(target),
+            used_ms: now_ms,
+            expires_ms,
+        });
     }
 
     /// Returns the limit of idle connections. Beyond the size, the total including those in use is at most the recent
@@ -187,7 +192,7 @@ impl Node {
     }
 
     /// Makes room for another connection; returns false if none can be closed.
-    fn close_longest_idle(&self, kept: &mut Kept) -> bool {
+    fn close_longest_idle(&self, kept: &mut ReturnedLimits) -> bool {
         let closed = kept.close_longest_idle();
         if closed {
             self.counters.add(Counter::UpstreamClosedForRoom, 1);
@@ -319,7 +324,7 @@ impl Node {
             }
             Some(Ok(SharedDialResult::NotShared)) => Ok(None),
             Some(Ok(SharedDialResult::Failed(fault))) => Err(fault),
-            Some(Err(_)) => Err(Fault::new(FaultKind::Internal, "the pool was closed")),
+            Some(Err(_)) => Err(Fault::new(FaultKind::Internal, "the connection pool was closed")),
             None if self.kept.borrow().shared.is_opening(&waiting.made) => Err(timed_out()),
             None => Err(full()),
         }
@@ -365,7 +370,7 @@ impl Node {
     }
 
     /// Returns true if another shared connection is allowed. An idle one of another kind is closed for it.
-    fn has_room_for_shared(&self, kept: &mut Kept, limits: PoolLimits) -> bool {
+    fn has_room_for_shared(&self, kept: &mut ReturnedLimits, limits: PoolLimits) -> bool {
         let size = limits.size.max(1);
         if kept.bounded() < size {
             return true;
@@ -432,7 +437,7 @@ impl Node {
     }
 }
 
-impl Kept {
+impl ReturnedLimits {
     fn len(&self) -> usize {
         self.idle.len() + self.shared.len()
     }
@@ -501,7 +506,10 @@ impl Opening {
 impl Drop for Opening {
     fn drop(&mut self) {
         if !self.over {
-            self.tell(Err(Fault::new(FaultKind::Internal, "a connection was given up while it was opened")));
+            self.tell(Err(Fault::new(
+                FaultKind::Internal,
+                "a connection was abandoned while it was opening",
+            )));
         }
     }
 }
@@ -509,7 +517,7 @@ impl Drop for Opening {
 /// An exchange that waits for a stream.
 struct Waiting {
     node: Rc<Node>,
-    made: Rc<Made>,
+    made: Rc<TargetIdentity>,
     told: oneshot::Receiver<SharedDialResult>,
     /// It has its result.
     over: bool,
@@ -530,6 +538,6 @@ impl Drop for Waiting {
 fn full() -> Fault {
     Fault::new(
         FaultKind::OutOfSockets,
-        "all connections to the node are in use, and there are as many as keepalive_pool.size allows",
+        "all connections to the node are in use, and `keepalive_pool.size` allows no more",
     )
 }

@@ -11,7 +11,7 @@ use sigma_wire::h2::Reused;
 use sigma_wire::{Connection, MultiplexedConnection};
 use tokio::sync::oneshot;
 
-use super::target::{Made, PoolLimits, Target};
+use super::target::{PoolLimits, Target, TargetIdentity};
 use crate::dial::GeneralDial;
 
 /// The limit of connections of one target that are opened at a time. Below it, as many are opened as exist, so that
@@ -35,7 +35,7 @@ pub(super) enum SharedDialResult {
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) connection: MultiplexedConnection,
-    made: Rc<Made>,
+    made: Rc<TargetIdentity>,
     limits: PoolLimits,
     /// The time of its last exchange, or of the last sweep that found one.
     used_ms: Cell<u64>,
@@ -75,7 +75,7 @@ impl Waiter {
 /// The state for one target.
 #[derive(Debug)]
 struct Group {
-    made: Rc<Made>,
+    made: Rc<TargetIdentity>,
     dial: GeneralDial,
     limits: PoolLimits,
     members: Vec<Rc<Member>>,
@@ -170,7 +170,7 @@ impl Group {
 /// The next connection to open.
 #[derive(Debug)]
 pub(super) struct Order {
-    pub(super) made: Rc<Made>,
+    pub(super) made: Rc<TargetIdentity>,
     pub(super) dial: GeneralDial,
 }
 
@@ -185,14 +185,14 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    fn group(&mut self, made: &Rc<Made>) -> Option<&mut Group> {
+    fn group(&mut self, made: &Rc<TargetIdentity>) -> Option<&mut Group> {
         self.groups.iter_mut().find(|group| Rc::ptr_eq(&group.made, made))
     }
 
     fn group_of(&mut self, target: &Target<'_>) -> &mut Group {
         let at = self.groups.iter().position(|group| group.made.fits(target)).unwrap_or_else(|| {
             self.groups.push(Group {
-                made: Rc::new(Made::of(target)),
+                made: Rc::new(TargetIdentity::of(target)),
                 dial: target.dial.in_general(),
                 limits: target.limits,
                 members: Vec::new(),
@@ -211,7 +211,7 @@ impl Shared {
         group
     }
 
-    fn remove_if_empty(&mut self, made: &Rc<Made>) {
+    fn remove_if_empty(&mut self, made: &Rc<TargetIdentity>) {
         self.groups.retain(|group| !Rc::ptr_eq(&group.made, made) || !group.is_empty());
     }
 
@@ -243,7 +243,10 @@ impl Shared {
 
     /// Adds an exchange that waits for a stream. One that comes although there is a free stream has tried it without
     /// success, and gets one on a new connection.
-    pub(super) fn join(&mut self, target: &Target<'_>) -> (Rc<Made>, oneshot::Receiver<SharedDialResult>) {
+    pub(super) fn join(
+        &mut self,
+        target: &Target<'_>,
+    ) -> (Rc<TargetIdentity>, oneshot::Receiver<SharedDialResult>) {
         let (tell, told) = oneshot::channel();
         self.now += 1;
         let (came, timeout_ms) = (self.now, target.dial.timeout_ms);
@@ -259,7 +262,7 @@ impl Shared {
     }
 
     /// Removes an exchange that waits no more: it has its result, or has given up.
-    pub(super) fn left(&mut self, made: &Rc<Made>, was_told: bool) {
+    pub(super) fn left(&mut self, made: &Rc<TargetIdentity>, was_told: bool) {
         self.waiting -= 1;
         if was_told {
             return;
@@ -274,7 +277,7 @@ impl Shared {
     }
 
     /// Returns true if an opening for such a target is running.
-    pub(super) fn is_opening(&self, made: &Rc<Made>) -> bool {
+    pub(super) fn is_opening(&self, made: &Rc<TargetIdentity>) -> bool {
         self.groups.iter().any(|group| Rc::ptr_eq(&group.made, made) && group.openings > 0)
     }
 
@@ -300,7 +303,7 @@ impl Shared {
     /// Adds the connection of an upgrade, if there is one.
     pub(super) fn end_upgrade(
         &mut self,
-        made: &Rc<Made>,
+        made: &Rc<TargetIdentity>,
         connection: Option<MultiplexedConnection>,
         now_ms: u64,
     ) -> Option<Rc<Member>> {
@@ -377,7 +380,7 @@ impl Shared {
         let opened = self.now;
         let group = self.group(&order.made)?;
         if connection.is_spent(group.limits.requests) {
-            let reason = "the node closes its connections before they serve";
+            let reason = "the node closes new connections before the first request";
             self.failed(order, Fault::new(FaultKind::ConnectRefused, reason));
             return None;
         }

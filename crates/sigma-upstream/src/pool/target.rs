@@ -40,7 +40,7 @@ impl Target<'_> {
 /// The target that a connection was made for. Upstreams that share an endpoint may differ in trust and requested
 /// name, so a connection serves only the same target again.
 #[derive(Debug)]
-pub(super) struct Made {
+pub(super) struct TargetIdentity {
     addr: Address,
     protocol: Protocol,
     tls: Option<MadeTls>,
@@ -71,10 +71,10 @@ impl MadeTls {
     }
 }
 
-impl Made {
-    pub(super) fn of(target: &Target<'_>) -> Made {
+impl TargetIdentity {
+    pub(super) fn of(target: &Target<'_>) -> TargetIdentity {
         let tls = target.dial.tls.as_ref().map(MadeTls::of);
-        Made {
+        TargetIdentity {
             addr: target.endpoint.addr.clone(),
             protocol: target.dial.protocol,
             tls,

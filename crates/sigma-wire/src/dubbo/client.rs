@@ -320,11 +320,16 @@ impl Client {
 
 fn unfit(reason: Unfit) -> Fault {
     match reason {
-        Unfit::TooLarge => Fault::new(FaultKind::RequestBodyTooLarge, "the body is over the limit of a call"),
+        Unfit::TooLarge => {
+            Fault::new(FaultKind::RequestBodyTooLarge, "the body exceeds the limit of a Dubbo call")
+        }
         Unfit::Unsayable(reason) => Fault::new(FaultKind::Untranslatable, reason),
     }
 }
 
 fn terminated() -> Fault {
-    Fault::new(FaultKind::ConnectionTerminated, "the provider closed the connection before its answer")
+    Fault::new(
+        FaultKind::ConnectionTerminated,
+        "the Dubbo provider closed the connection before its response",
+    )
 }

@@ -47,7 +47,7 @@ pub struct Client {
     length: BodyLength,
     /// The missing bytes of the declared length.
     left: u64,
-    answer: Answer,
+    answer: ResponsePhase,
     pub(crate) deadline: Deadline,
     requests: u32,
     /// The received part of its log message.
@@ -60,7 +60,7 @@ pub struct Client {
 
 /// The progress of the response to the current request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Answer {
+enum ResponsePhase {
     /// No byte has arrived.
     Awaited,
     /// A part of the head has arrived.
@@ -94,7 +94,7 @@ impl Client {
             rest: Chunk::empty(),
             length: BodyLength::None,
             left: 0,
-            answer: Answer::Awaited,
+            answer: ResponsePhase::Awaited,
             deadline,
             requests: 0,
             complaint: Complaint::default(),
@@ -122,7 +122,7 @@ impl Client {
         self.text.clear();
         self.looked_at = 0;
         self.rest = Chunk::empty();
-        self.answer = Answer::Awaited;
+        self.answer = ResponsePhase::Awaited;
         h1::frame_request(&mut head.headers, length);
         self.leave_awaited = head.headers.has(HeaderId::Expect);
         head.headers.remove(HeaderId::Expect);
@@ -145,7 +145,7 @@ impl Client {
         let front = self.output.front();
         fcgi::begin(self.terms.keep, front);
         if self.terms.params.write(front).is_err() {
-            let reason = "a field of the request is too long for FastCGI";
+            let reason = "a header field of the request is too long for FastCGI";
             self.unfit = Some(Fault::new(FaultKind::RequestHeadTooLarge, reason));
             // None of it is sent.
             front.clear();
@@ -186,7 +186,7 @@ impl Client {
         };
         match frame {
             Frame::Data(data) if held.len() + data.len() > self.terms.unsized_body_bytes => {
-                let reason = "a body without a declared length is over its limit for FastCGI";
+                let reason = "a request body without Content-Length exceeds the limit for FastCGI";
                 self.unfit = Some(Fault::new(FaultKind::RequestBodyTooLarge, reason));
                 self.held = None;
             }
@@ -256,12 +256,12 @@ impl Client {
                 }
                 Piece::End(EndKind::Refused) => {
                     return Poll::Ready(Err(bad_response(
-                        "the application does not answer requests of this kind",
+                        "the FastCGI application does not support this role",
                     )));
                 }
                 Piece::StdoutEnd | Piece::End(_) => {
                     return Poll::Ready(Err(bad_response(
-                        "the application ended the request without a head",
+                        "the FastCGI application ended its response without a header",
                     )));
                 }
                 Piece::Stderr(_) => {}
@@ -290,7 +290,7 @@ impl Client {
             fcgi::parse_head(&self.text[..end], limits, head).map_err(|error| error.of_response())?;
         self.text = Vec::new();
         data.advance(end - before);
-        self.answer = Answer::Headed;
+        self.answer = ResponsePhase::Headed;
         self.length = fcgi::body_length(declared, head.status, method);
         self.left = match self.length {
             BodyLength::None => 0,
@@ -311,7 +311,7 @@ impl Client {
         while let Ok(Some(piece)) = self.records.next(&mut self.input) {
             self.note(&piece);
             if matches!(piece, Piece::End(_)) {
-                self.answer = Answer::Over;
+                self.answer = ResponsePhase::Over;
                 return;
             }
         }
@@ -340,7 +340,7 @@ impl Client {
                 match piece {
                     Piece::Stderr(_) => {}
                     Piece::End(kind) => {
-                        self.answer = Answer::Over;
+                        self.answer = ResponsePhase::Over;
                         return Poll::Ready(Ok(Some(Piece::End(kind))));
                     }
                     piece => return Poll::Ready(Ok(Some(piece))),
@@ -350,7 +350,7 @@ impl Client {
                 Ok(0) | Err(_) => return Poll::Ready(Ok(None)),
                 Ok(n) => {
                     self.received += n as u64;
-                    self.answer = self.answer.max(Answer::Begun);
+                    self.answer = self.answer.max(ResponsePhase::Begun);
                 }
             }
         }
@@ -370,7 +370,7 @@ impl Client {
             Ok(0) | Err(_) => Poll::Ready(Err(terminated())),
             Ok(n) => {
                 self.received += n as u64;
-                self.answer = self.answer.max(Answer::Begun);
+                self.answer = self.answer.max(ResponsePhase::Begun);
                 Poll::Ready(Ok(()))
             }
         }
@@ -394,22 +394,24 @@ impl Client {
                 }
             }
             // A connection that is not kept is done: it need not wait for the application's end.
-            if self.answer == Answer::Over || (self.left == 0 && !self.terms.keep) {
+            if self.answer == ResponsePhase::Over || (self.left == 0 && !self.terms.keep) {
                 return Poll::Ready(self.end());
             }
             match ready!(self.poll_piece(cx)) {
-                Ok(Some(Piece::Stdout(_))) if self.answer == Answer::Said => {
+                Ok(Some(Piece::Stdout(_))) if self.answer == ResponsePhase::Said => {
                     return Poll::Ready(Err(bad_response(
-                        "the application went on after the end of its answer",
+                        "the FastCGI application sent data after the end of its response",
                     )));
                 }
                 Ok(Some(Piece::Stdout(data))) => self.rest = data,
-                Ok(Some(Piece::StdoutEnd)) => self.answer = self.answer.max(Answer::Said),
+                Ok(Some(Piece::StdoutEnd)) => self.answer = self.answer.max(ResponsePhase::Said),
                 Ok(Some(Piece::End(EndKind::Complete))) => {}
                 Ok(Some(Piece::End(_))) => return Poll::Ready(Err(incomplete())),
                 Ok(Some(Piece::Stderr(_))) => {}
                 // The application may close the connection instead of sending the last record.
-                Ok(None) if self.answer == Answer::Said || self.left == 0 => return Poll::Ready(self.end()),
+                Ok(None) if self.answer == ResponsePhase::Said || self.left == 0 => {
+                    return Poll::Ready(self.end());
+                }
                 Ok(None) => return Poll::Ready(Err(incomplete())),
                 Err(fault) => return Poll::Ready(Err(fault)),
             }
@@ -425,7 +427,7 @@ impl Client {
     }
 
     pub(crate) fn may_be_stale(&self) -> bool {
-        self.requests > 1 && self.answer == Answer::Awaited
+        self.requests > 1 && self.answer == ResponsePhase::Awaited
     }
 
     /// See [`crate::Connection::carried`].
@@ -445,7 +447,7 @@ impl Client {
     pub(crate) fn is_reusable(&self, requests_max: u32) -> bool {
         self.terms.keep
             && self.asked
-            && self.answer == Answer::Over
+            && self.answer == ResponsePhase::Over
             && self.rest.is_empty()
             && self.records.is_over()
             && self.input.is_empty()
@@ -476,9 +478,12 @@ fn tell_head(head: &RequestHead, rewritten: Option<&[u8]>, terms: &mut Terms) {
 }
 
 fn terminated() -> Fault {
-    Fault::new(FaultKind::ConnectionTerminated, "the application closed the connection before its answer")
+    Fault::new(
+        FaultKind::ConnectionTerminated,
+        "the FastCGI application closed the connection before its response",
+    )
 }
 
 fn incomplete() -> Fault {
-    Fault::new(FaultKind::ResponseIncomplete, "the application ended the request within its answer")
+    Fault::new(FaultKind::ResponseIncomplete, "the FastCGI application ended its response early")
 }

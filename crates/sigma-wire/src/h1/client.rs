@@ -11,7 +11,7 @@ use super::outgoing::{Outgoing, SpliceTarget};
 use crate::rest::Rest;
 use crate::rules::{self, bad_response};
 
-const BROKEN_WITHIN_BODY: &str = "the connection broke within the body";
+const BROKEN_WITHIN_BODY: &str = "the connection broke during the body";
 
 /// A connection to a node, with at most one request on it.
 #[derive(Debug)]
@@ -277,7 +277,7 @@ impl Client {
                 Ok(data)
             }
             Ok(_) | Err(_) if !self.answered => Err(terminated()),
-            Ok(_) => Err(incomplete("the node closed the connection within its answer")),
+            Ok(_) => Err(incomplete("the node closed the connection during its response")),
             Err(fault) => Err(fault),
         })
     }
@@ -332,7 +332,7 @@ impl SpliceTarget for Client {
 }
 
 fn terminated() -> Fault {
-    Fault::new(FaultKind::ConnectionTerminated, "the node closed the connection before its answer")
+    Fault::new(FaultKind::ConnectionTerminated, "the node closed the connection before its response")
 }
 
 fn incomplete(reason: &'static str) -> Fault {

@@ -358,7 +358,7 @@ impl Server {
     }
 
     /// Ready when the client is gone: after a reset, or when it has closed its sending side and the limit without
-    /// bytes to it is over. It may still read, so a response on its way is no reason to end.
+    /// bytes to it has ended. It may still read, so a response on its way is no reason to end.
     pub(crate) fn poll_departure(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.half_closed {
             return self.poll_patience(cx);

@@ -65,7 +65,7 @@ impl ClientStream {
     ) {
         if upgrade.is_some() {
             // Callers that need an upgrade dial a version that supports it.
-            self.refused = Some(Fault::new(FaultKind::Internal, "no upgrade is asked for over HTTP/2"));
+            self.refused = Some(Fault::new(FaultKind::Internal, "HTTP/2 has no Upgrade field"));
             return;
         }
         frame_request(&mut head.headers, length);
@@ -187,8 +187,8 @@ impl ClientStream {
                 Poll::Ready(Ok(frame))
             }
             Arrival::Cut(fate) => {
-                tracing::debug!(?fate, "a node cut its answer short");
-                let cut = Fault::new(FaultKind::ResponseIncomplete, "the node cut its answer short");
+                tracing::debug!(?fate, "a node ended its response early");
+                let cut = Fault::new(FaultKind::ResponseIncomplete, "the node ended its response early");
                 Poll::Ready(Err(fate.broken().unwrap_or(cut)))
             }
             Arrival::Nothing => {
@@ -239,7 +239,7 @@ impl ClientStream {
         }
         match self.connection.mux().look(Codec::failure) {
             Some((code, _)) if code != ErrorCode::NO_ERROR => {
-                bad_response("the node breaks the HTTP/2 protocol")
+                bad_response("the node violates the HTTP/2 protocol")
             }
             _ => terminated(),
         }

@@ -32,7 +32,7 @@ pub struct Incoming {
 
 /// The progress of the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Answer {
+enum ResponseProgress {
     /// Its head is not sent.
     Awaited,
     /// The head is sent, the body follows.
@@ -47,7 +47,7 @@ pub struct ServerStream {
     shared: Rc<Shared>,
     key: StreamKey,
     number: u32,
-    answer: Answer,
+    answer: ResponseProgress,
     length: BodyLength,
     tunnel: Tunnel,
     pub(crate) deadline: Deadline,
@@ -72,7 +72,7 @@ impl ServerStream {
             shared,
             key,
             number,
-            answer: Answer::Awaited,
+            answer: ResponseProgress::Awaited,
             length: BodyLength::None,
             tunnel: Tunnel::None,
             deadline: Deadline::new(),
@@ -149,7 +149,7 @@ impl ServerStream {
     }
 
     pub(crate) fn poll_departure(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.answer == Answer::Lost || self.is_cut() {
+        if self.answer == ResponseProgress::Lost || self.is_cut() {
             return Poll::Ready(());
         }
         self.shared.mux.wait(self.key, cx);
@@ -168,7 +168,7 @@ impl ServerStream {
             self.respond(200, &head.headers, b"", BodyLength::Streamed);
             return;
         }
-        if self.answer == Answer::Awaited {
+        if self.answer == ResponseProgress::Awaited {
             frame_response(head, BodyLength::None, false);
             self.shared.mux.with(|codec| codec.send_interim(self.key, head.status, &head.headers));
         }
@@ -181,21 +181,21 @@ impl ServerStream {
     }
 
     fn respond(&mut self, status: u16, headers: &Headers, date: &[u8], length: BodyLength) {
-        if self.answer != Answer::Awaited {
+        if self.answer != ResponseProgress::Awaited {
             return;
         }
-        self.answer = Answer::Begun;
+        self.answer = ResponseProgress::Begun;
         self.head_sent = field_bytes(headers);
         let bodiless = self.bodiless;
         self.shared.mux.with(|codec| codec.send_answer(self.key, status, headers, date, length, bodiless));
     }
 
     pub(crate) fn has_room(&self) -> bool {
-        self.answer != Answer::Begun || self.shared.mux.look(|codec| codec.has_room(self.key))
+        self.answer != ResponseProgress::Begun || self.shared.mux.look(|codec| codec.has_room(self.key))
     }
 
     pub(crate) fn send(&mut self, frame: Frame) {
-        if self.bodiless || self.answer != Answer::Begun {
+        if self.bodiless || self.answer != ResponseProgress::Begun {
             return;
         }
         if let Frame::Data(data) = &frame {
@@ -206,9 +206,9 @@ impl ServerStream {
 
     pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
         match self.answer {
-            Answer::Awaited => return Poll::Ready(Ok(())),
-            Answer::Lost => return Poll::Ready(Err(client_gone())),
-            Answer::Begun => {}
+            ResponseProgress::Awaited => return Poll::Ready(Ok(())),
+            ResponseProgress::Lost => return Poll::Ready(Err(client_gone())),
+            ResponseProgress::Begun => {}
         }
         let mux = &self.shared.mux;
         let flushed = mux.with(|codec| {
@@ -231,7 +231,7 @@ impl ServerStream {
 
     pub(crate) fn abort(&mut self) {
         self.shared.mux.with(|codec| codec.reset(self.key, ErrorCode::INTERNAL_ERROR));
-        self.answer = Answer::Lost;
+        self.answer = ResponseProgress::Lost;
     }
 
     pub(crate) fn hold(&mut self, bytes: usize) {

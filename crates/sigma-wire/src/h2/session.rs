@@ -167,7 +167,7 @@ impl Session {
             }
             match self.wait {
                 Wait::First | Wait::Idle => self.shared.mux.drive(Codec::leave),
-                Wait::Head => self.cut("a head did not come in time"),
+                Wait::Head => self.cut("a header block did not arrive in time"),
                 Wait::Room(_) | Wait::Leaving => {
                     self.shared.mux.drive(Codec::lose);
                     return Poll::Ready(None);
@@ -192,14 +192,14 @@ impl Session {
     fn tell(&self) {
         match self.shared.mux.look(Codec::failure) {
             Some((ErrorCode::ENHANCE_YOUR_CALM, reason)) => {
-                tracing::info!(peer = ?self.peer, reason, "a client costs too much; closing its connection");
+                tracing::info!(peer = ?self.peer, reason, "a client sends too many useless frames; closing its connection");
             }
             Some((ErrorCode(code), reason)) => tracing::debug!(code, reason, "a client's connection broke"),
             None => {}
         }
     }
 
-    /// Ready when the time limit of the current wait is over.
+    /// Ready when the time limit of the current wait has ended.
     fn poll_wait(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let limits = &self.limits;
         let blocked = self.transport.progress() == Progress::Blocked;

@@ -199,14 +199,17 @@ impl Starvation {
         }
         if !std::mem::replace(&mut self.is_retired, true) {
             tracing::debug!(
-                "responses that are not read use up a connection to a node: it takes no more requests"
+                "clients do not read their responses on this connection to a node; it gets no more requests"
             );
             mux.drive(Codec::retire);
             deadline.set(self.stalled_ms);
             return deadline.poll_expired(cx);
         }
         let ended = mux.drive(Codec::end_stalled);
-        tracing::debug!(ended, "responses that are not read were ended for others on their connection");
+        tracing::debug!(
+            ended,
+            "responses that clients do not read were reset, to free their connection to a node"
+        );
         self.end();
         Poll::Ready(())
     }

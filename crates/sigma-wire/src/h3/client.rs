@@ -95,7 +95,7 @@ impl ClientStream {
     ) {
         if upgrade.is_some() {
             // Callers that need an upgrade dial a version that supports it.
-            self.failed = Some(Fault::new(FaultKind::Internal, "no upgrade is asked for over HTTP/3"));
+            self.failed = Some(Fault::new(FaultKind::Internal, "HTTP/3 has no Upgrade field"));
             return;
         }
         let Some((send, recv)) = self.stream.take().filter(|_| !self.connection.is_retired()) else {
@@ -203,7 +203,7 @@ impl ClientStream {
                 self.head = Some(head);
                 Poll::Ready(Ok(()))
             }
-            Poll::Ready(Ok(_)) => Poll::Ready(Err(bad_response("a response without a head"))),
+            Poll::Ready(Ok(_)) => Poll::Ready(Err(bad_response("a response without a header block"))),
             Poll::Ready(Err(cut)) => Poll::Ready(Err(self.fail(cut))),
             Poll::Pending => Poll::Pending,
         }
@@ -243,11 +243,11 @@ impl ClientStream {
                 Poll::Ready(Ok(frame))
             }
             Poll::Ready(Err(cut)) => {
-                tracing::debug!(?cut, "a node cut its answer short");
+                tracing::debug!(?cut, "a node ended its response early");
                 Poll::Ready(Err(match cut {
                     Cut::Broken(broken) => bad_response(broken.reason),
                     Cut::Reset(_) | Cut::Lost => {
-                        Fault::new(FaultKind::ResponseIncomplete, "the node cut its answer short")
+                        Fault::new(FaultKind::ResponseIncomplete, "the node ended its response early")
                     }
                 }))
             }
@@ -316,7 +316,7 @@ impl ClientStream {
                 terminated()
             }
             (_, Some(ConnectionLost::Local(code))) if code != ErrorCode::NO_ERROR.0 => {
-                bad_response("the node breaks the HTTP/3 protocol")
+                bad_response("the node violates the HTTP/3 protocol")
             }
             _ => terminated(),
         };

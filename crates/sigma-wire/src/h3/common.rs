@@ -147,7 +147,7 @@ impl Common {
         let Broken { code, reason, .. } = broken;
         if code == ErrorCode::EXCESSIVE_LOAD {
             let peer = self.connection.peer();
-            tracing::info!(?peer, reason, "a peer costs too much; closing its connection");
+            tracing::info!(?peer, reason, "a peer sends too many useless frames; closing its connection");
         } else {
             tracing::debug!(code = code.0, reason, "a peer's connection broke");
         }

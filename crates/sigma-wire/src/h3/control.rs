@@ -78,7 +78,7 @@ impl Control {
                     return Err(Broken {
                         scope: sigma_http::h3::Scope::Connection,
                         code: ErrorCode::EXCESSIVE_LOAD,
-                        reason: "the peer gives the control streams no window",
+                        reason: "the peer allows no data on the control streams",
                     });
                 }
             }

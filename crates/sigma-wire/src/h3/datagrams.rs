@@ -120,7 +120,7 @@ pub(super) fn read_datagrams(common: &Common, cx: &mut Context<'_>) -> Result<()
             return Err(Broken {
                 scope: Scope::Connection,
                 code: ErrorCode::DATAGRAM_ERROR,
-                reason: "a datagram without a valid stream",
+                reason: "a datagram for an invalid stream",
             });
         };
         if let Some(running) = common.find(quarter * 4)

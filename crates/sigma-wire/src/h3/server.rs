@@ -166,7 +166,7 @@ impl ServerStream {
         let limit = self.common.look(|codec| codec.peer().field_section_bytes);
         if limit < UNLIMITED && section_bytes(&head.headers) > limit {
             // RFC 9114 §4.2.2: the client would reject it.
-            let reason = "the response head is over the client's limit";
+            let reason = "the response head exceeds the client's limit";
             return Err(Fault::new(FaultKind::ResponseHeadTooLarge, reason));
         }
         Ok(())

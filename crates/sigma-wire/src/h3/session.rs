@@ -167,7 +167,7 @@ impl Session {
             self.common.fail(Broken {
                 scope: Scope::Connection,
                 code: ErrorCode::EXCESSIVE_LOAD,
-                reason: "the peer does not read, and memory for clients is short",
+                reason: "the peer does not read, and the memory for clients is nearly used up",
             });
         }
     }
@@ -231,7 +231,7 @@ impl Session {
         }
     }
 
-    /// Ready when the time limit of the current wait is over.
+    /// Ready when the time limit of the current wait has ended.
     fn poll_wait(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let limits = &self.limits;
         let (is_leaving, has_left, begun) =

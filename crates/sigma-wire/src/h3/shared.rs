@@ -62,8 +62,8 @@ impl std::fmt::Debug for SharedConnection {
 }
 
 impl SharedConnection {
-    /// Takes a connection after its handshake, and drives it in a task of its own, which ends with the last request
-    /// once the connection is dropped.
+    /// Takes a connection after its handshake, and drives it in its own task, which ends with the last request once
+    /// the connection is dropped.
     pub fn open(connection: Connection, limits: &SharedLimits) -> Rc<SharedConnection> {
         let common = Common::new(connection, config(limits), Account::default());
         let shared = Rc::new(SharedConnection {
@@ -171,7 +171,7 @@ impl SharedConnection {
 /// Detects a node that is gone: a living one acknowledges packets within milliseconds, however long its application
 /// takes.
 struct Silence {
-    /// Half of the time: after it the node is asked for a sign of life.
+    /// Half of the time: after it the node gets a ping.
     half_ms: u64,
     /// Set while responses are awaited.
     deadline: Option<Box<Deadline>>,
@@ -220,7 +220,7 @@ impl Drop for SharedConnection {
     }
 }
 
-/// Drives a connection until it ends, or until all its users have dropped it and its requests are over.
+/// Drives a connection until it ends, or until all its users have dropped it and its requests have ended.
 async fn drive(common: Rc<Common>, shared: Weak<SharedConnection>, mut silence: Silence) {
     let mut control = Control::default();
     poll_fn(|cx| {
@@ -239,7 +239,7 @@ async fn drive(common: Rc<Common>, shared: Weak<SharedConnection>, mut silence: 
             return Poll::Ready(());
         }
         if silence.poll_gone(cx, &common).is_ready() {
-            tracing::debug!("a node does not acknowledge packets any more");
+            tracing::debug!("a node stopped acknowledging packets");
             return Poll::Ready(());
         }
         if let Some(shared) = shared.upgrade() {
@@ -264,7 +264,7 @@ fn poll_control(cx: &mut Context<'_>, common: &Common, control: &mut Control) ->
         Poll::Ready(Ok(_)) => Err(Broken {
             scope: Scope::Connection,
             code: ErrorCode::STREAM_CREATION_ERROR,
-            reason: "a request of a server",
+            reason: "a request from a server",
         }),
         Poll::Ready(Err(_)) | Poll::Pending => Ok(()),
     }

@@ -9,7 +9,7 @@ use sigma_net::tls::reason::innermost;
 
 use super::identity::Identity;
 
-/// An answer takes no longer than this, a whole configuration included.
+/// A response takes no longer than this, a whole configuration included.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// The field of a response with a warning about the written resource.
 const WARNING: &str = "x-sigma-warning";
@@ -31,12 +31,14 @@ impl Api {
     fn remedy(self, is_tls: bool) -> &'static str {
         match self {
             Api::Admin | Api::Either if is_tls => {
-                "see that it runs, and that --ca, --cert and --cert-key fit its `admin.tls`"
+                "check that the gateway runs, and that --ca, --cert and --cert-key match its `admin.tls`"
             }
-            Api::Admin => "see that it runs and that its address is right (--admin, SIGMA_ADMIN)",
-            Api::Control => "see that it runs with `control` at this address, or name another with --control",
+            Api::Admin => "check that the gateway runs and that its address is right (--admin, SIGMA_ADMIN)",
+            Api::Control => {
+                "check that the gateway runs with `control` at this address, or name another address with --control"
+            }
             Api::Either => {
-                "see that it runs and that its address is right (--admin, SIGMA_ADMIN); a gateway without an Admin API, such as one with its routes in a file, is asked with --control URL"
+                "check that the gateway runs and that its address is right (--admin, SIGMA_ADMIN); if it has no Admin API, because its routes are in a file, use --control URL"
             }
         }
     }
@@ -130,7 +132,7 @@ impl Client {
         let url =
             url.or_else(|| std::env::var("SIGMA_ADMIN").ok()).unwrap_or_else(|| DEFAULT_ADMIN.to_owned());
         if !url.starts_with("http://") && !url.starts_with("https://") {
-            bail!("`{url}` is no URL of a gateway; write http://host:port");
+            bail!("`{url}` is not the URL of a gateway; write http://host:port");
         }
         // A proxy of the environment is meant for the world outside, not for the gateways within.
         let http = http.timeout(TIMEOUT).no_proxy().build()?;
@@ -160,10 +162,10 @@ impl Client {
         let Some(control) = control else { return self.or_control().call(Method::Get, path, None).await };
         let other = Client::of_control(control)?;
         let (_, text) = other.send(other.http.get(format!("{}/v1/{path}", other.base))).await?;
-        serde_json::from_str(&text).context("the answer is no JSON; is this a Control API?")
+        serde_json::from_str(&text).context("the response is not JSON; check that the URL is a Control API")
     }
 
-    /// Asks the Admin API, or the Control API at `control`, for an answer without an end.
+    /// Asks the Admin API, or the Control API at `control`, for a response without an end.
     pub(crate) async fn stream(&self, control: Option<&str>, path: &str) -> Result<reqwest::Response> {
         let (client, root) = match control {
             Some(control) => (Client::of_control(control)?, "v1"),
@@ -173,7 +175,7 @@ impl Client {
         let answer = client.begin(request).await?;
         match answer.status().as_u16() {
             200 => Ok(answer),
-            status => Err(refusal(status, &answer.text().await.context("the answer breaks off")?)),
+            status => Err(refusal(status, &answer.text().await.context("the response is incomplete")?)),
         }
     }
 
@@ -225,7 +227,7 @@ impl Client {
         let all = self.read("nodes").await?;
         let found = all.as_array().into_iter().flatten().find(|one| one["upstream"] == upstream);
         let found = found.ok_or_else(|| {
-            anyhow!("`{upstream}` is not an upstream in force; `sigma ctl upstreams` lists them")
+            anyhow!("the gateway serves no upstream `{upstream}`; `sigma ctl upstreams` lists its upstreams")
         })?;
         Ok(Value::Array(vec![found.clone()]))
     }
@@ -244,7 +246,7 @@ impl Client {
         let answer = self.begin(request).await?;
         let status = answer.status().as_u16();
         warnings(answer.headers()).iter().for_each(|warning| eprintln!("warning: {warning}"));
-        let text = answer.text().await.context("the answer breaks off")?;
+        let text = answer.text().await.context("the response is incomplete")?;
         if status < 300 {
             return Ok((status, text));
         }
@@ -290,7 +292,7 @@ fn refusal(status: u16, text: &str) -> anyhow::Error {
     }
     let hint = match status {
         401 if word("description") == Some("invalid method for role viewer") => {
-            "; this key may only read: give one of role admin"
+            "; this key has the role viewer: use a key with the role admin"
         }
         401 => {
             "; give the key with --key-file or SIGMA_ADMIN_KEY (a generated key is in admin.key next to the store)"
@@ -323,7 +325,7 @@ mod tests {
         let viewer =
             r#"{"error_msg":"failed to check token","description":"invalid method for role viewer"}"#;
         let said = refusal(401, viewer).to_string();
-        assert!(said.ends_with("this key may only read: give one of role admin"), "{said}");
+        assert!(said.ends_with("this key has the role viewer: use a key with the role admin"), "{said}");
         assert!(
             refusal(401, text).to_string().starts_with("401: failed to check token: missing apikey; give")
         );

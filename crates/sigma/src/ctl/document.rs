@@ -80,22 +80,25 @@ impl Sent {
         Ok(Sent { value, written })
     }
 
-    /// Reads a whole configuration, as a file of a gateway has it; the gateway's own settings are left
-    /// out, and named on standard error. A key that is neither section nor setting is refused: a misspelt
-    /// section would be an empty one, and remove everything of its kind.
+    /// Reads a whole configuration, as a file of a gateway has it; the gateway's own settings are omitted, and named
+    /// on standard error. A key that is neither section nor setting is refused: a misspelt section would be an empty
+    /// one, and remove everything of its kind.
     pub(crate) fn configuration(file: &Path) -> Result<Sent> {
         let written = Written { file: file.to_owned(), text: text(file)?, section: None };
         let found = written.configuration().map_err(|problems| written.listed(problems))?;
         if !found.settings.is_empty() {
             let names = found.settings.join(", ");
-            eprintln!("{}: settings belong to each process and are left out here: {names}", file.display());
+            eprintln!(
+                "{}: settings belong to each process, so these are ignored here: {names}",
+                file.display()
+            );
         }
         let object = found.sections;
         for name in object.keys() {
             let section = name.strip_suffix("_conf_version").unwrap_or(name);
             if !SECTIONS.contains(&section) {
                 let sections = SECTIONS.join(", ");
-                bail!("{}: `{name}` is no section of resources; there are {sections}", file.display());
+                bail!("{}: `{name}` is not a section of resources; use one of {sections}", file.display());
             }
         }
         Ok(Sent { value: Value::Object(object), written })
@@ -304,8 +307,8 @@ mod tests {
     fn a_misspelt_section_is_refused() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), "route:\n- id: 1\n").expect("written");
-        let refused = Sent::configuration(file.path()).err().expect("no section").to_string();
-        assert!(refused.contains("`route` is no section"), "{refused}");
+        let refused = Sent::configuration(file.path()).err().expect("not a section").to_string();
+        assert!(refused.contains("`route` is not a section"), "{refused}");
         std::fs::write(file.path(), "routes:\n- id: 1\nroutes_conf_version: 3\n#END\n").expect("written");
         assert!(Sent::configuration(file.path()).is_ok());
     }

@@ -90,7 +90,7 @@ fn table_of(found: &Value) -> String {
         many => line(&mut text, &format!("  {many} other routes have other paths")),
     }
     if all > elsewhere {
-        line(&mut text, &format!("  {} more do not match, and are not listed", all - elsewhere));
+        line(&mut text, &format!("  {} more routes do not match, and are not listed", all - elsewhere));
     }
     if let Some(refused) = found["refused"].as_str() {
         line(&mut text, &format!("response: {refused}"));
@@ -115,8 +115,8 @@ fn plugins(text: &mut String, found: &Value) {
     for one in items(found, "plugins") {
         let mut row = format!("  {} ({})", word(one, "name"), word(one, "source"));
         match one["reason"].as_str() {
-            Some(reason) => row.push_str(&format!(": left out: {reason}")),
-            None if one["filter"] == true => row.push_str(": _meta.filter holds"),
+            Some(reason) => row.push_str(&format!(": skipped: {reason}")),
+            None if one["filter"] == true => row.push_str(": _meta.filter matches"),
             None => {}
         }
         line(text, &row);
@@ -211,7 +211,7 @@ mod tests {
             \x20 5 other routes have other paths\n\
             \x20 2 more do not match, and are not listed\n\
             service: services/s\nrewrite: key-auth\nlog: prometheus, http-logger\nplugins:\n\
-            \x20 key-auth (services/s): _meta.filter holds\n    problem: p\n\
+            \x20 key-auth (services/s): _meta.filter matches\n    problem: p\n\
             \x20 limit-count (routes/1): left out: _meta.disable\n\
             upstream: upstreams/u, roundrobin, circuit breaker open, 1 of 9 in flight\n\
             \x20 127.0.0.1:80 weight 1, unchecked\n\

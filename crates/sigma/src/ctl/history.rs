@@ -102,7 +102,7 @@ pub(super) async fn undo(client: &Client, dry_run: bool, form: Option<Form>) -> 
         bail!("there is no change of resources to undo; `sigma ctl history` lists the versions");
     };
     let (Some(seen), Some(version)) = (list[0]["version"].as_u64(), last["version"].as_u64()) else {
-        bail!("the history is not understood; `sigma ctl rollback VERSION` names the version itself");
+        bail!("the history has an unknown format; use `sigma ctl rollback VERSION` instead");
     };
     let before = version.saturating_sub(1);
     let arguments = dry_run.then_some(("dry_run", "true"));
@@ -153,8 +153,8 @@ fn rolled_back(found: &Value, dry_run: bool) -> String {
         line(&mut text, "nothing has changed since that version");
     }
     for (list, remedy) in [
-        ("settings", "is in the file of the gateway: change it there and reload"),
-        ("expired", "its time to live had ended: write it again if it is wanted"),
+        ("settings", "is in the gateway's configuration file: change it there and reload"),
+        ("expired", "its time to live has ended: write it again if you need it"),
     ] {
         for key in found["left"][list].as_array().into_iter().flatten().filter_map(Value::as_str) {
             line(&mut text, &format!("{key}: left, {remedy}"));
@@ -225,7 +225,7 @@ fn head(one: &Value) -> String {
     }
     line(&mut text, &format!("by {who}"));
     if let Some(version) = one["rollback_to"].as_u64() {
-        line(&mut text, &format!("back to version {version}"));
+        line(&mut text, &format!("restored version {version}"));
     }
     if let Some(note) = one["note"].as_str() {
         line(&mut text, note);

@@ -29,7 +29,7 @@ impl Identity {
         if let Some(path) = &ca {
             let found = reqwest::Certificate::from_pem_bundle(&read(path)?)?;
             if found.is_empty() {
-                bail!("{} has no certificate; name a file in PEM", path.display());
+                bail!("{} contains no certificate; name a file in PEM format", path.display());
             }
             client = client.tls_certs_only(found);
         }
@@ -42,7 +42,7 @@ impl Identity {
                 let used = || format!("cannot use {} and {}", cert.display(), key.display());
                 Ok(client.identity(reqwest::Identity::from_pem(&both).with_context(used)?))
             }
-            _ => bail!("a certificate and its key go together: give both --cert and --cert-key"),
+            _ => bail!("a certificate needs its key: give both --cert and --cert-key"),
         }
     }
 }

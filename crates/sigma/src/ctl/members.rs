@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::client::Client;
 use super::output::{self, Form, moment, table, text};
 
-/// Which gateway is asked.
+/// Which gateway is queried.
 #[derive(Debug, Args)]
 pub(super) struct Members {
     /// Call this Control API, which needs no key

@@ -204,7 +204,7 @@ enum Verb {
         control: Vec<String>,
     },
     /// List the certificates that gateways send to clients, sorted by expiry
-    #[command(after_help = "Exit status 3: a certificate has expired, or cannot be read.")]
+    #[command(after_help = "Exit status 3: a certificate has expired or is unreadable.")]
     Certificates(Controls),
     /// List the certificates that gateways order by ACME: state, next attempt and last error
     Acme {
@@ -408,7 +408,7 @@ fn resource(kind: &str, id: Option<&str>) -> Result<String> {
     match id {
         None => Ok(collection.to_owned()),
         Some(id) => {
-            let id = Some(id).filter(valid).ok_or_else(|| anyhow!("`{id}` is no id"))?;
+            let id = Some(id).filter(valid).ok_or_else(|| anyhow!("`{id}` is not a valid id"))?;
             Ok(format!("{collection}/{id}"))
         }
     }
@@ -443,7 +443,7 @@ async fn apply(client: &Client, change: &Change) -> Result<()> {
     let replaced = client.replace(&path, &sent.value).await;
     let status = replaced.map_err(|error| sent.refused(error))?;
     let done = match (status, change.dry_run) {
-        (204, _) => "is in force already",
+        (204, _) => "is already in force",
         (_, true) => "is valid and would be applied",
         (_, false) => "applied",
     };

@@ -35,7 +35,7 @@ pub(super) struct Purge {
 /// The values of the parts of a key.
 fn values(text: &str) -> Result<Value, String> {
     let values: Vec<String> = serde_json::from_str(text)
-        .map_err(|_| "write a list of texts in JSON, such as [\"shop.example\", \"/a\"]".to_owned())?;
+        .map_err(|_| "write a JSON array of strings, such as [\"shop.example\", \"/a\"]".to_owned())?;
     Ok(json!(values))
 }
 

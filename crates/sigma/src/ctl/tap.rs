@@ -84,10 +84,10 @@ pub(super) async fn show(client: &Client, tap: Tap) -> Result<ExitCode> {
             }
         }
         if pending.len() > LINE_BYTES {
-            bail!("a line of more than {LINE_BYTES} bytes: this is no gateway");
+            bail!("a line is longer than {LINE_BYTES} bytes; check that the URL is the API of a gateway");
         }
     }
-    bail!("the gateway has ended the answer in the middle: it was stopped, or the connection is lost")
+    bail!("the gateway closed the connection before the end of the response")
 }
 
 /// A block that people read; nothing for what only programs want.
@@ -96,7 +96,10 @@ fn shown(told: &Value) -> String {
     match told["type"].as_str() {
         Some("exchange") => exchange(told, &mut text),
         Some("lost") => {
-            line(&mut text, &format!("… {} more found no room and were not shown", told["exchanges"]));
+            line(
+                &mut text,
+                &format!("… {} more were dropped because the output was too slow", told["exchanges"]),
+            );
         }
         Some("end") => line(&mut text, &format!("The tap has ended: {}.", word(told, "reason"))),
         _ => {}
@@ -128,7 +131,7 @@ fn exchange(told: &Value, text: &mut String) {
     let about = names.iter().filter_map(|(field, name)| Some(format!(", {name} {}", told[*field].as_str()?)));
     line(text, &format!("  client {}{}", word(told, "client"), about.collect::<String>()));
     if let Some(rewritten) = told["rewritten"].as_str() {
-        line(text, &format!("  asked of the node: {rewritten}"));
+        line(text, &format!("  request to the node: {rewritten}"));
     }
     heads(told, "request", ">", text);
     heads(told, "answer", "<", text);
@@ -193,7 +196,7 @@ mod tests {
         let text = shown(&told);
         let expected = "2026-01-01T00:00:00+00:00 502  GET /a HTTP/1.1  1.5 ms\n\
             \u{20} client 10.0.0.1, route 7, consumer jack\n\
-            \u{20} asked of the node: /b\n\
+            \u{20} request to the node: /b\n\
             \u{20} > Host: h\n";
         assert!(text.starts_with(expected), "{text}");
         // A client's text cannot control a terminal.

@@ -28,7 +28,7 @@ fn a_route_is_made_changed_and_deleted() {
     await_answerer(&gateway, "/one", "b");
     admin.patch("routes/1", &json!({"uri": "/two", "upstream": upstream(&a)})).unwrap();
     await_answerer(&gateway, "/one", "404");
-    // The patch has added a second node to the first: either may answer.
+    // The patch has added a second node to the first: either may respond.
     assert!(until(PATIENCE, || ["a", "b"].contains(&&*answerer(&gateway, "/two"))));
     admin.delete("routes/1").unwrap();
     await_answerer(&gateway, "/two", "404");
@@ -268,7 +268,11 @@ fn every_verb_of_the_shell_does_its_work() {
     shell.check(&["nodes", &control], 0, &["SERVED", &served, "embedded"]);
     shell.check(&["nodes", &control, "http://127.0.0.1:1"], 1, &["127.0.0.1:1", &served]);
     shell.check(&["frobnicate"], 2, &["frobnicate"]);
-    shell.check(&["--key", VIEWER, "put", "routes", "1", "-f", "route.yaml"], 1, &["this key may only read"]);
+    shell.check(
+        &["--key", VIEWER, "put", "routes", "1", "-f", "route.yaml"],
+        1,
+        &["this key has the role viewer"],
+    );
     shell.check(&["--key", VIEWER, "delete", "routes", "1"], 1, &["401"]);
     assert_eq!(answerer(&gateway, "/2"), "a");
 }
@@ -330,7 +334,7 @@ fn the_shell_accepts_the_content_of_a_file() {
     await_answerer(&gateway, "/short", "404");
     shell.check(&["diff", "-f", "whole.yaml"], 0, &[]);
     shell.write("whole.yaml", &whole.replace("workers", "wrokers"));
-    shell.check(&["apply", "-f", "whole.yaml"], 1, &["`wrokers` is no section"]);
+    shell.check(&["apply", "-f", "whole.yaml"], 1, &["`wrokers` is not a section"]);
     shell.write("variable.yaml", "listeners: [\"${{OWN}}\"]\nupstream: ${{NODE}}\n");
     shell.check(&["apply", "-f", "variable.yaml"], 1, &["NODE"]);
     shell.write("shortest.yaml", &format!("upstream: ${{{{NODE:={url}}}}}\n"));
@@ -432,7 +436,7 @@ fn an_invalid_proto_is_refused() {
     assert!(refused.status() == 400 && refused.text().contains("invalid content: "), "{}", refused.text());
 }
 
-const TWO_SOURCES: &str = "resources stand in this file, although the store holds them";
+const TWO_SOURCES: &str = "this file contains resources, but `store` or `admin` is set";
 
 #[test]
 fn resources_in_a_file_with_a_store_are_refused() {

@@ -49,8 +49,8 @@ fn it_is_called_as_the_page_says() {
         assert!(text.contains(expected.unwrap_or_default()), "{command}: {text}");
     };
     check("sigma ctl list routes", &[], None);
-    check("sigma ctl list routes", &["SIGMA_ADMIN_CERT", "SIGMA_ADMIN_CERT_KEY"], Some("--cert-key fit"));
-    check("sigma ctl list routes", &["SIGMA_ADMIN_CERT_KEY"], Some("go together"));
+    check("sigma ctl list routes", &["SIGMA_ADMIN_CERT", "SIGMA_ADMIN_CERT_KEY"], Some("--cert-key match"));
+    check("sigma ctl list routes", &["SIGMA_ADMIN_CERT_KEY"], Some("needs its key"));
     check("sigma ctl list routes", &["SIGMA_ADMIN_CA"], Some("cannot reach"));
     check("sigma ctl list routes", &["SIGMA_ADMIN_KEY"], Some("401"));
     let curl = format!("curl -sS -H 'X-API-KEY: {KEY}'");
@@ -92,13 +92,13 @@ async fn shake(gateway: &Gateway, client: &ClientTls) -> Result<Stream, String> 
     client.shake(socket, "admin.test").await.map_err(|error| error.to_string())
 }
 
-/// The status of a call; 0 if there is no answer.
+/// The status of a call; 0 if there is no response.
 async fn call(stream: &mut Stream) -> u16 {
     let answer = ask(stream, "admin.test", ROUTES, &format!("X-API-KEY: {KEY}\r\n")).await;
     answer.map_or(0, |answer| status(&answer))
 }
 
-/// The same over a connection of its own. In TLS 1.3 a client learns only then that it was refused.
+/// The same over its own connection. In TLS 1.3 a client learns only then that it was refused.
 async fn called(gateway: &Gateway, client: &ClientTls) -> u16 {
     match shake(gateway, client).await {
         Ok(mut stream) => call(&mut stream).await,
@@ -171,7 +171,7 @@ fn unusable_files_are_reported_before_and_at_the_start() {
     };
     check(json!({ "cert": own["cert"], "key": other["key"] }), "admin.tls.cert: ");
     check(json!({ "cert": own["cert"], "key": other["key"] }), "the key does not belong to the certificate");
-    check(json!({ "cert": missing, "key": own["key"] }), "there is no such file");
+    check(json!({ "cert": missing, "key": own["key"] }), "the dashboard has no such file");
     check(
         json!({ "cert": own["cert"], "key": own["key"], "client_ca": own["key"] }),
         "admin.tls.client_ca: ",

@@ -1,4 +1,4 @@
-//! Fields of answers about their way: `Proxy-Status`, `Server-Timing`.
+//! Fields of responses about their way: `Proxy-Status`, `Server-Timing`.
 
 use std::net::TcpListener;
 
@@ -21,7 +21,7 @@ fn ask(gateway: &Gateway, line: &str, fields: &str) -> Message {
     gateway.connect().unwrap().ask(format!("{line} HTTP/1.1\r\nHost: h\r\n{fields}\r\n")).unwrap()
 }
 
-/// The gateway's own fields in its answer.
+/// The gateway's own fields in its response.
 fn told(gateway: &Gateway, line: &str, fields: &str) -> (u16, String) {
     let answer = ask(gateway, line, fields);
     (answer.status(), answer.head.get("proxy-status").unwrap_or_default().to_owned())
@@ -52,7 +52,7 @@ fn each_failure_has_its_type() {
     let small = "proxy_status: edge\nlimits: { request_line_bytes: 64, request_body_bytes: 1 }";
     check(nobody, small, &format!("GET /here{}", "a".repeat(100)), "", 414, "http_request_error");
     check(nobody, small, "POST /here", "Content-Length: 2\r\n", 413, "http_request_error");
-    // The node does not accept: the answer is late, without a connection.
+    // The node does not accept: the response is late, without a connection.
     let mute = TcpListener::bind("127.0.0.1:0").unwrap();
     check(mute.local_addr().unwrap().port(), NAMED, "GET /here", "", 504, "http_response_timeout");
     let answering = |answer: &'static str| Origin::answer(move |_| answer.as_bytes().to_vec()).unwrap();
@@ -67,7 +67,7 @@ fn each_failure_has_its_type() {
     check(closing.port(), NAMED, "GET /here", "", 502, "connection_terminated");
 }
 
-/// The answer, the access line and the counters of a request that reached no node.
+/// The response, the access line and the counters of a request that reached no node.
 fn unreached(upstream: Value, settings: Value, status: u16, error: &str) {
     let mut whole = json!({
         "workers": 1, "listeners": ["{listen}"], "status": { "address": "{status}" },
@@ -126,7 +126,7 @@ fn faults_of_a_nodes_certificate_are_reported_and_logged_once() {
     let (root, other) = (Authority::new("Root"), Authority::new("Other"));
     let (origin, dir) = (Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
     for (at, (issued, trusted, name, reason)) in [
-        (root.issue("h"), &other, "h", "no trusted authority vouches for the node's certificate"),
+        (root.issue("h"), &other, "h", "the node's certificate is not issued by a trusted authority"),
         (root.issue("h"), &root, "another.test", "the node's certificate is for another name"),
         (root.issue_within("h", 2000..2001), &root, "h", "the node's certificate has expired"),
         (root.issue_within("h", 4000..4001), &root, "h", "the node's certificate is not valid yet"),

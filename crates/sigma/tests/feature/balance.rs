@@ -149,7 +149,7 @@ fn a_dead_node_costs_no_request() {
     assert_eq!(served.len(), 2, "{served:?}");
 }
 
-/// A first node that closes without an answer after a while, and one that answers.
+/// A first node that closes without a response after a while, and one that responds.
 #[test]
 fn no_retry_starts_after_retry_timeout() {
     // The slow failure is tested here: it takes the time that retries may take.
@@ -178,7 +178,7 @@ fn no_retry_starts_after_retry_timeout() {
     check("0.2", 502);
 }
 
-/// The origin that answered, and the cookie that came with the answer.
+/// The origin that answered, and the cookie that came with the response.
 fn visit(gateway: &Gateway, cookie: &str) -> (u16, Option<String>, Option<String>) {
     let mut client = gateway.connect().unwrap();
     let answer = client.ask(format!("GET / HTTP/1.1\r\nHost: h\r\nCookie: a=b; {cookie}\r\n\r\n")).unwrap();
@@ -256,7 +256,7 @@ fn sessions_stay_on_the_node_that_has_named_them() {
         gateway.reload().unwrap();
         assert!(until(PATIENCE, || reloads() > before), "{}", gateway.stderr());
     };
-    // Each on a connection of its own, of one worker or the other.
+    // Each on its own connection, of one worker or the other.
     let mut sessions: Vec<(String, String)> = (0..12)
         .map(|_| {
             let (status, origin, cookie) = visit(&gateway, "");

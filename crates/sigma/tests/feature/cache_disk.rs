@@ -111,14 +111,14 @@ fn a_restart_keeps_answers() {
         for path in [SMALL, LARGE, "/empty/0"] {
             assert!(is_hit(&gateway, path), "{path}");
         }
-        // A part of an answer that is on the disk alone, and its own fields.
+        // A part of a response that is on the disk alone, and its own fields.
         let part = ask(&gateway, "GET", LARGE, "Range: bytes=8999990-\r\n");
         assert_eq!((part.status(), part.body.len()), (206, 10));
         let known = ask(&gateway, "GET", LARGE, &format!("If-None-Match: \"{LARGE}\"\r\n"));
         assert_eq!((known.status(), known.body.len()), (304, 0));
     }
     assert_eq!(origin.requests(), asked);
-    // A purged answer is gone for good.
+    // A purged response is gone permanently.
     assert_eq!(ask(&gateway, "PURGE", LARGE, "").status(), 200);
     gateway.kill().unwrap();
     assert_eq!(kept_files(&gateway).len(), 2);
@@ -200,7 +200,7 @@ fn a_file_that_has_changed_is_forgotten() {
     assert!(peer.read_exactly(9_000_000).is_err());
     assert!(!is_hit(&gateway, LARGE));
     assert_eq!(counter(&gateway, "corrupt_total"), 2);
-    assert!(gateway.stderr().contains("is not as it was written"), "{}", gateway.stderr());
+    assert!(gateway.stderr().contains("is corrupt"), "{}", gateway.stderr());
 }
 
 /// Orders of operators reach the disk, also where memory has nothing of it and the process is killed behind them.
@@ -287,7 +287,7 @@ fn a_folder_is_one_processes() {
     assert!(!is_hit(&gateway, LARGE) && until(PATIENCE, || is_hit(&gateway, LARGE)));
     let own = gateway.dir().join("cache").display().to_string();
     let second = Gateway::start(SIGMA, &config(&origin).replace("{dir}/cache", &own)).unwrap();
-    let told = "another process has the folder of a cache";
+    let told = "another process uses the folder of a disk cache";
     assert!(until(PATIENCE, || second.stderr().contains(told)), "{}", second.stderr());
     assert!(!is_hit(&second, SMALL) && is_hit(&second, SMALL), "it has memory");
     assert_eq!((counter(&second, "ready"), counter(&second, "answers")), (0, 0));
@@ -302,7 +302,7 @@ fn a_folder_is_one_processes() {
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let open = dir.path().display().to_string();
     let third = Gateway::start(SIGMA, &config(&origin).replace("{dir}/cache", &open)).unwrap();
-    assert!(until(PATIENCE, || third.stderr().contains("others may write to it")), "{}", third.stderr());
+    assert!(until(PATIENCE, || third.stderr().contains("other users may write to it")), "{}", third.stderr());
     assert!(!is_hit(&third, SMALL) && is_hit(&third, SMALL));
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
@@ -321,8 +321,12 @@ fn proxy_cache_keeps_answers_on_a_disk() {
     let status = |gateway: &Gateway, path: &str| {
         ask(gateway, "GET", path, "").head.get("apisix-cache-status").unwrap().to_owned()
     };
-    // Answers from before the folder is open are not written.
-    assert!(until(PATIENCE, || gateway.stderr().contains("was looked through")), "{}", gateway.stderr());
+    // Responses from before the folder is open are not written.
+    assert!(
+        until(PATIENCE, || gateway.stderr().contains("the scan of a disk cache is complete")),
+        "{}",
+        gateway.stderr()
+    );
     for path in [SMALL, "/large/5000000"] {
         assert_eq!(status(&gateway, path), "MISS");
     }
@@ -333,7 +337,11 @@ fn proxy_cache_keeps_answers_on_a_disk() {
         == 2));
     gateway.kill().unwrap();
     gateway.start_again().unwrap();
-    assert!(until(PATIENCE, || gateway.stderr().contains("was looked through")), "{}", gateway.stderr());
+    assert!(
+        until(PATIENCE, || gateway.stderr().contains("the scan of a disk cache is complete")),
+        "{}",
+        gateway.stderr()
+    );
     for path in [SMALL, "/large/5000000"] {
         assert_eq!(status(&gateway, path), "HIT");
     }

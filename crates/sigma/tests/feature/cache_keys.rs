@@ -1,4 +1,4 @@
-//! Caches: requests of which a node gets different bytes never share an answer.
+//! Caches: requests of which a node gets different bytes never share a response.
 
 use sigma_testkit::{Gateway, Message, Origin};
 

@@ -1,4 +1,4 @@
-//! Answers in slices: requests to nodes, answers that are assembled, and answers that are not.
+//! Responses in slices: requests to nodes, answers that are assembled, and answers that are not.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -96,7 +96,7 @@ impl Node {
                 }
                 let answer = answer(kind, current.load(Ordering::SeqCst), length, &request);
                 let whole = answer.len();
-                // A broken answer ends with its connection.
+                // A broken response ends with its connection.
                 let is_cut = kind == "broken"
                     && whole < SLICE
                     && range == format!("bytes={}-{}", 2 * SLICE, 3 * SLICE - 1);
@@ -128,7 +128,7 @@ fn ask(gateway: &Gateway, path: &str, fields: &str) -> Message {
     try_ask(gateway, "GET", path, fields).unwrap()
 }
 
-/// An error if the answer breaks off.
+/// An error if the response is incomplete.
 fn try_ask(gateway: &Gateway, method: &str, path: &str, fields: &str) -> Result<Message, String> {
     let mut peer = gateway.connect().unwrap().with_deadline(PATIENCE);
     peer.send(format!("{method} {path} HTTP/1.1\r\nHost: h\r\n{fields}\r\n")).unwrap();
@@ -172,7 +172,7 @@ fn ranges_are_put_together_of_slices() {
     assert!(told(&again).starts_with("Sigma; hit; ttl="), "{}", told(&again));
     assert!(again.head.get("age").is_some() && again.head.get("cache-tag").is_none());
     assert!(node.asked().is_empty());
-    // A range that begins in it and goes on.
+    // A range that begins in it and continues.
     let across = ask(&gateway, path, &range(SLICE * 2 - 10, SLICE * 2 + 9));
     check(&across, 206, 0, (SLICE * 2 - 10, SLICE * 2 + 10));
     assert_eq!(told(&across), "Sigma; fwd=partial; stored");
@@ -202,7 +202,7 @@ fn ranges_are_put_together_of_slices() {
     let beyond = ask(&gateway, path, &range(200_000, 200_001));
     assert_eq!((beyond.status(), beyond.head.get("content-range")), (416, Some("bytes */200000")));
     assert_eq!(node.asked(), [format!("{path} bytes=200000-200001")]);
-    // Answers to others are others.
+    // Responses to others are others.
     check(&ask(&gateway, path, "Accept-Language: de\r\nRange: bytes=0-0\r\n"), 206, 0, (0, 1));
     assert_eq!(node.asked(), slices(&[0]));
 }
@@ -231,7 +231,7 @@ fn ranges_that_cannot_be_assembled_are_forwarded() {
         let answer = ask(&gateway, &path, &range(70_000, 70_009));
         check(&answer, 206, 0, (70_000, 70_010));
         assert_eq!(node.asked(), [slice_of(&path, 1), format!("{path} bytes=70000-70009")]);
-        // For a while nothing else is asked.
+        // For a while nothing else is queried.
         check(&ask(&gateway, &path, &range(5, 9)), 206, 0, (5, 10));
         assert_eq!(node.asked(), [format!("{path} bytes=5-9")]);
     }
@@ -254,7 +254,7 @@ fn two_versions_are_never_put_together() {
     node.asked();
     check(&ask(&gateway, path, ""), 200, 1, (0, 300_000));
     assert!(node.asked().is_empty());
-    // It is seen when the head was sent: the answer breaks off, and nothing of it is believed.
+    // It is seen when the head was sent: the response is incomplete, and nothing of it is believed.
     let other = "/ranges/300001";
     node.changes_at.store(4, Ordering::SeqCst);
     let cut = try_ask(&gateway, "GET", other, "");
@@ -293,7 +293,7 @@ fn a_purge_removes_all_slices() {
     assert_eq!(try_ask(&gateway, "PURGE", path, "").unwrap().status(), 404);
 }
 
-/// By its own tags and prefixes, all slices of an answer go, and their index.
+/// By its own tags and prefixes, all slices of a response go, and their index.
 #[test]
 fn orders_mean_all_slices() {
     let (gateway, node) = (start(EMBEDDED), Node::start());
@@ -327,7 +327,8 @@ fn orders_mean_all_slices() {
     }
 }
 
-/// However many want a slice, a node is asked for it once, and who leaves when it comes takes nothing away from the others.
+/// However many want a slice, a node is requested it once, and who leaves when it comes takes nothing away from the
+/// others.
 #[test]
 fn one_asks_for_all_who_want_a_slice() {
     let origin = Origin::scripted().unwrap();
@@ -353,7 +354,7 @@ fn one_asks_for_all_who_want_a_slice() {
     )
     .unwrap();
     node.send(bytes(0, SLICE, SLICE + 40_000)).unwrap();
-    // A client that leaves before the answer has not fetched for others: the next one would request again.
+    // A client that leaves before the response has not fetched for others: the next one would request again.
     assert_eq!(first.read_head().unwrap().status().unwrap(), 206);
     drop(first);
     node.send(bytes(0, SLICE + 40_000, SLICE * 2)).unwrap();

@@ -162,7 +162,10 @@ fn material_that_cannot_be_used_has_a_remedy() {
     let body = "MIGQ".to_owned() + &"A".repeat(192);
     let block =
         |label: &str, head: &str| format!("-----BEGIN {label}-----\n{head}{body}\n-----END {label}-----");
-    let words = ["the key is encrypted with a passphrase", "openssl pkey -in encrypted.key -out plain.key"];
+    let words = [
+        "the key is encrypted, and no passphrase is configured",
+        "openssl pkey -in encrypted.key -out plain.key",
+    ];
     check(&issued.cert, &block("ENCRYPTED PRIVATE KEY", ""), "", &words);
     let head = "Proc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,00\n\n";
     let words = ["encrypted in OpenSSL's old form", "openssl pkcs8 -topk8 -in old.key -out new.key"];
@@ -249,7 +252,7 @@ fn nothing_starts_from_an_invalid_file() {
     check("access_log: { path: a.log, format: \"$stats\" }", "stats");
     for scheme in ["kafka", "fcgi"] {
         let upstream = format!("{{ scheme: {scheme}, nodes: {{ \"127.0.0.1:1\": 1 }} }}");
-        let words = "stream routes speak tcp, tls and udp to nodes";
+        let words = "stream routes support the schemes tcp, tls and udp";
         check(&format!("stream_routes: [ {{ upstream: {upstream} }} ]"), words);
         let upstream = upstream.replacen('{', "{ id: other,", 1);
         check(&format!("upstreams: [ {upstream} ]\nstream_routes: [ {{ upstream_id: other }} ]"), words);

@@ -61,8 +61,7 @@ fn gateway(root: &Authority, ca: &Authority, origin: &Origin, crl: Value) -> Gat
     Gateway::start(SIGMA, &text).unwrap()
 }
 
-/// Whether a client gets an answer over a connection of its own. In TLS 1.3 it learns only then that it was
-/// refused.
+/// Whether a client gets a response over its own connection. In TLS 1.3 it learns only then that it was refused.
 pub(crate) async fn is_served(gateway: &Gateway, client: &ClientTls) -> bool {
     match shake(gateway, client, "a.test").await {
         Ok(mut stream) => {
@@ -99,25 +98,25 @@ fn revoked_clients_are_denied_and_disconnected() {
         // A list that cannot be used, is forged or is older does not replace it.
         let forged = list(&authority("Clients"), 4, 2090, &[]);
         for (text, said) in [
-            ("-----BEGIN X509 CRL-----\n", "no new list"),
-            (&*forged, "not signed by the authority that it names"),
-            (&*list(&ca, 2, 2090, &[]), "older than the one before"),
+            ("-----BEGIN X509 CRL-----\n", "cannot get a new revocation list"),
+            (&*forged, "not signed by its issuer"),
+            (&*list(&ca, 2, 2090, &[]), "older than the previous one"),
         ] {
             std::fs::write(&file, text).unwrap();
             assert!(until(PATIENCE, || gateway.stderr().contains(said)), "{said}: {}", gateway.stderr());
             assert!(is_served(&gateway, &one).await && !is_served(&gateway, &two).await, "{said}");
         }
         std::fs::remove_file(&file).unwrap();
-        assert!(until(PATIENCE, || gateway.stderr().contains("the file cannot be read: No such file")));
+        assert!(until(PATIENCE, || gateway.stderr().contains("cannot read the file: No such file")));
         assert!(is_served(&gateway, &one).await && !is_served(&gateway, &two).await);
         // One that is past its time keeps everybody out.
         std::fs::write(&file, list(&ca, 5, 2021, &[])).unwrap();
         served_in_the_end(&gateway, &one, false).await;
     });
-    assert!(until(PATIENCE, || gateway.stderr().contains("past its next update")), "{}", gateway.stderr());
+    assert!(until(PATIENCE, || gateway.stderr().contains("has expired")), "{}", gateway.stderr());
 }
 
-/// A server of one document, which the test changes; None ends connections without an answer.
+/// A server of one document, which the test changes; None ends connections without a response.
 fn serve(document: &Arc<Mutex<Option<String>>>) -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let (port, document) = (listener.local_addr().unwrap().port(), Arc::clone(document));
@@ -150,10 +149,10 @@ fn lists_are_fetched_and_a_liar_changes_nothing() {
         assert!(is_served(&gateway, &one).await);
         let foreign = list(&authority("Others"), 9, 2090, &[]);
         for (text, said) in [
-            (Some(list(&ca, 1, 2090, &[])), "older than the one before"),
+            (Some(list(&ca, 1, 2090, &[])), "older than the previous one"),
             (Some(foreign), "the list of another authority than before"),
             (Some("x".repeat(5_000)), "larger than `max_bytes`, 4096"),
-            (None, "the URL cannot be asked"),
+            (None, "cannot request the URL"),
         ] {
             *document.lock().unwrap() = text;
             assert!(until(PATIENCE, || gateway.stderr().contains(said)), "{said}: {}", gateway.stderr());
@@ -164,7 +163,7 @@ fn lists_are_fetched_and_a_liar_changes_nothing() {
         assert!(is_served(&gateway, &two).await);
     });
     let log = gateway.stderr();
-    assert!(!log.contains("geheim") && log.contains("is there again"), "{log}");
+    assert!(!log.contains("geheim") && log.contains("is available again"), "{log}");
 }
 
 #[test]
@@ -189,12 +188,12 @@ fn lists_that_were_fetched_outlive_a_restart() {
     };
     assert!(until(PATIENCE, kept), "{}", gateway.stderr());
     gateway.kill().unwrap();
-    // An attacker may answer with a recording: it is the older one.
+    // An attacker may respond with a recording: it is the older one.
     *document.lock().unwrap() = Some(list(&ca, 1, 2090, &[]));
     gateway.start_again().unwrap();
     run(async {
         assert!(is_served(&gateway, &one).await && !is_served(&gateway, &two).await);
-        assert!(until(PATIENCE, || gateway.stderr().contains("older than the one before")));
+        assert!(until(PATIENCE, || gateway.stderr().contains("older than the previous one")));
         assert!(is_served(&gateway, &one).await && !is_served(&gateway, &two).await);
     });
     // A kept list is believed no more than one that is fetched.
@@ -204,7 +203,7 @@ fn lists_that_were_fetched_outlive_a_restart() {
     std::fs::write(file, list(&authority("Clients"), 9, 2090, &[])).unwrap();
     gateway.start_again().unwrap();
     run(async { assert!(!is_served(&gateway, &one).await) });
-    assert!(gateway.stderr().contains("not signed by the authority"), "{}", gateway.stderr());
+    assert!(gateway.stderr().contains("not signed by its issuer"), "{}", gateway.stderr());
 }
 
 #[test]
@@ -216,7 +215,7 @@ fn a_list_that_names_nothing_is_refused() {
     let text = config(json!(true), to_origin(&origin), json!({ "ssls": [ssl] }));
     let Err(refused) = Gateway::start(SIGMA, &text) else { panic!("it starts") };
     let refused = refused.to_string();
-    assert!(refused.contains("client.crl: it names no list"), "{refused}");
+    assert!(refused.contains("client.crl: it has no list"), "{refused}");
 }
 
 /// A certificate with these URIs among its names.

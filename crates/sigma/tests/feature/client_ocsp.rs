@@ -1,4 +1,4 @@
-//! Responders that are asked whether certificates of clients were revoked.
+//! Responders that report whether client certificates are revoked.
 
 use std::path::Path;
 
@@ -32,7 +32,7 @@ impl World {
         self.root.client(Some(&Issued { cert: read("crt"), key: read("key") }))
     }
 
-    /// A gateway with one worker, which a waiting handshake must not block. `b.test` asks for no certificate.
+    /// A gateway with one worker, which a waiting handshake must not block. `b.test` requests no certificate.
     fn gateway(&self, ocsp: Value) -> Gateway {
         let ca = read(self.dir.path(), "ca.crt");
         let guarded = json!({ "id": "1", "sni": "a.test", "client": { "ca": ca, "ocsp": ocsp } });
@@ -73,7 +73,7 @@ fn revoked_clients_are_denied_and_disconnected() {
         assert!(!is_served(&gateway, &client).await);
         // While the responder is silent that stays so.
         world.responder.set(|manner| manner.index = None);
-        told(&gateway, "it cannot be found out whether certificates of clients were revoked");
+        told(&gateway, "cannot check whether client certificates are revoked");
         assert!(!is_served(&gateway, &client).await);
         world.responder.set(|manner| manner.index = Some("good.txt"));
         served_in_the_end(&gateway, &client, true).await;
@@ -88,10 +88,10 @@ fn without_an_answer_the_operator_decides() {
     run(async {
         let closed = world.gateway(json!({ "retry_s": 1 }));
         assert!(!is_served(&closed, &client).await);
-        told(&closed, "`client.ocsp.when_missing` counts");
+        told(&closed, "`client.ocsp.when_missing` applies");
         world.responder.set(|manner| manner.index = Some("good.txt"));
         served_in_the_end(&closed, &client, true).await;
-        told(&closed, "answered for again");
+        told(&closed, "are available again");
         // Known answers count; others are missing, and only the responder may give them.
         world.responder.set(|manner| manner.index = None);
         assert!(is_served(&closed, &client).await);
@@ -108,7 +108,7 @@ fn without_an_answer_the_operator_decides() {
         assert!(is_served(&open, &client).await);
         let mut stays = shake(&open, &client, "a.test").await.unwrap();
         assert_eq!(status(&ask(&mut stays, "a.test", "/", "").await.unwrap()), 200);
-        // A later answer counts as well, for connections that are open already.
+        // A later response counts as well, for connections that are open already.
         world.responder.set(|manner| (manner.index, manner.signer) = (Some("revoked.txt"), "delegate"));
         while status(&ask(&mut stays, "a.test", "/", "").await.unwrap()) == 200 {}
         assert!(!is_served(&open, &client).await);
@@ -145,7 +145,7 @@ fn no_query_is_sent_about_foreign_certificates() {
         assert!(!is_served(&gateway, &world.root.client(Some(&strange))).await);
         assert!(!is_served(&gateway, &world.root.client(None)).await);
         assert!(!world.responder.is_asked());
-        // An answer is asked for once, however often its certificate is shown.
+        // A response is requested once, however often its certificate is shown.
         let client = world.client("a");
         for _ in 0..5 {
             assert!(is_served(&gateway, &client).await);

@@ -52,7 +52,7 @@ fn words(query: &str) -> Vec<(&str, &str)> {
     found
 }
 
-/// Checks the metrics and the labels of a query; returns how many metrics it asks for.
+/// Checks the metrics and the labels of a query; returns how many metrics it requests.
 fn check(query: &str, exported: &BTreeMap<String, BTreeSet<String>>) -> usize {
     let words = words(query);
     let metrics: Vec<&str> =

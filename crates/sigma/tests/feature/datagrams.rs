@@ -50,7 +50,7 @@ impl Node {
         Node { port, seen, stopped, thread: Some(thread) }
     }
 
-    /// A node that answers with its name and the datagram.
+    /// A node that responds with its name and the datagram.
     fn parrot(name: &str) -> Node {
         let name = name.to_owned();
         Node::start(move |bytes| vec![[name.as_bytes(), b":", bytes].concat()])
@@ -172,7 +172,7 @@ impl Client {
         self.receive()
     }
 
-    /// Sends until the answer is the expected one, for gateways that change.
+    /// Sends until the response is the expected one, for gateways that change.
     fn gets(&self, expected: &str) -> bool {
         self.0.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
         let got = until(PATIENCE, || {
@@ -220,7 +220,7 @@ fn datagrams_pass_both_ways_and_keep_their_bounds() {
     }
 }
 
-/// A client accepts an answer only from the address that it sent to.
+/// A client accepts a response only from the address that it sent to.
 #[test]
 fn answers_leave_from_the_address_that_was_asked() {
     let node = Node::parrot("one");
@@ -286,7 +286,7 @@ fn a_session_ends_with_its_answers() {
         setup.counts("stream_sessions_active", 0);
     }
     setup.counts("stream_sessions", 3);
-    // One that is for one datagram ends for the next one, though its own answer may be late.
+    // One that is for one datagram ends for the next one, though its own response may be late.
     setup.put(&routes(json!({ "requests": 1 })), json!({ "timeouts": { "stream_udp_idle_ms": 300 } }));
     let is_apart = until(PATIENCE, || {
         let before = node.count();
@@ -470,11 +470,11 @@ fn garbage_and_oversize_are_dropped() {
     setup.counts("stream_sessions", 0);
     client.send(&[b'x'; 508]);
     assert_eq!(client.receive().len(), 512);
-    // The answer is larger than the question was, by four bytes.
+    // The response is larger than the question was, by four bytes.
     client.send(&[b'x'; 509]);
     setup.counts("stream_datagrams_dropped", 2);
     assert!(client.hears_nothing());
-    // A client without a route gets no answer to any datagram.
+    // A client without a route gets no response to any datagram.
     let stranger = Client::of("127.0.0.9:0", ("127.0.0.1", setup.port));
     for bytes in [&b""[..], &[0; 12], &[0xff; 512], b"GET / HTTP/1.1\r\n\r\n"] {
         stranger.send(bytes);
@@ -538,7 +538,7 @@ fn sessions_outlive_reloads_and_routes_change() {
     assert!(setup.client().gets("one:x"), "{}", setup.gateway.stderr());
 }
 
-/// Two nodes of one upstream, which hold back their answers to `late` until they may answer.
+/// Two nodes of one upstream, which hold back their responses to `late` until they may respond.
 fn two_that_wait() -> ([Node; 2], Arc<AtomicBool>) {
     let may_answer = Arc::new(AtomicBool::new(true));
     let nodes = ["a", "b"].map(|name| {
@@ -551,7 +551,7 @@ fn two_that_wait() -> ([Node; 2], Arc<AtomicBool>) {
     (nodes, may_answer)
 }
 
-/// Over each upgrade, also one that fails after everything was given, all clients keep their node and are answered.
+/// Over each upgrade, also one that fails after everything was given, all clients keep their node and get a response.
 #[test]
 fn sessions_outlive_upgrades() {
     let check = |process: Value, upgrade: &dyn Fn(&Gateway)| {
@@ -665,7 +665,7 @@ fn a_thousand_clients_at_once() {
     assert_eq!(setup.counter("stream_datagrams_dropped"), 0);
 }
 
-/// A client of a stopping gateway still gets its answer, and the gateway waits no longer than that.
+/// A client of a stopping gateway still gets its response, and the gateway waits no longer than that.
 #[test]
 fn a_stop_waits_for_answers() {
     let (asked, may_answer) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
@@ -700,9 +700,9 @@ fn settings_that_datagrams_lack_are_refused() {
     check(r#"{ address: ":5353", stream: udp, tls: true }"#, "DTLS and QUIC end at the node");
     check(
         r#"{ address: ":5353", stream: udp, proxy_protocol: { trusted: ["127.0.0.1"] } }"#,
-        "the PROXY protocol needs a connection, and UDP has no connections",
+        "the PROXY protocol needs TCP, but the listener uses UDP",
     );
-    check(r#"{ address: "unix:/tmp/a", stream: udp }"#, "this is a Unix socket");
+    check(r#"{ address: "unix:/tmp/a", stream: udp }"#, "this listener is a Unix socket");
     check(r#"{ address: ":5353", stream: udp }, { address: ":5353", stream: udp }"#, "already the address");
 }
 

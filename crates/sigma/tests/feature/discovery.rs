@@ -15,7 +15,7 @@ fn gateway(dns: &Dns, service: &str) -> Gateway {
     Gateway::start(SIGMA, &config).unwrap()
 }
 
-/// The name of the origin that answers, or the status.
+/// The name of the origin that responds, or the status.
 fn who(gateway: &Gateway) -> String {
     let answer = gateway.connect().unwrap().get("/").unwrap();
     answer.head.get("x-origin").map_or_else(|| answer.status().to_string(), str::to_owned)
@@ -45,7 +45,7 @@ fn a_service_follows_its_addresses_and_outlives_its_name_server() {
     dns.set_addresses("web.sigma.test", &[B]);
     assert!(until(PATIENCE, || (0..4).all(|_| who(&gateway) == "b")));
 
-    // An answer without addresses is a fault of the name server rather than the end of a service.
+    // A response without addresses is a fault of the name server rather than the end of a service.
     let failures = || gateway.stderr().matches("failed to query the DNS server").count();
     let before = failures();
     dns.set_addresses("web.sigma.test", &[]);

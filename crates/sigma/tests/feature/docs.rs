@@ -1,4 +1,5 @@
-//! The documents and examples: their configurations are valid, and their commands have the described effect. No block of a page is left out.
+//! The documents and examples: their configurations are valid, and their commands have the described effect. No block
+//! of a page is omitted.
 
 use std::fs;
 use std::path::Path;
@@ -184,7 +185,7 @@ fn no_block_is_left_out() {
     }
 }
 
-/// Asks `url` until something listens there; the answer goes into a file.
+/// Asks `url` until something listens there; the response goes into a file.
 fn asked_until_it_answers(file: &str, url: &str) -> String {
     format!("for _ in {{1..600}}; do curl -s -o {file} http://{url} && break; sleep 0.1; done")
 }
@@ -222,7 +223,7 @@ fn the_first_file_of_the_readme() {
     assert!(fs::read_to_string(dir.path().join("answer")).unwrap().contains("502"));
 }
 
-/// A gateway on a document's configuration with an Admin API, in a folder of its own.
+/// A gateway on a document's configuration with an Admin API, in its own folder.
 fn with_admin(config: &str) -> Gateway {
     let config = config.replace("127.0.0.1:9080", ":9080").replace(":9080", "{listen}");
     let gateway = Gateway::start(SIGMA, &config.replace("127.0.0.1:9180", "{admin}")).unwrap();
@@ -491,7 +492,7 @@ fn code_of(line: &str) -> Vec<String> {
 
 /// The pages with the words of other gateways.
 const WORDS: [&str; 5] = [
-    "docs/from-nginx.md",
+    "docs/from-nginx-directives.md",
     "docs/from-nginx-plugins.md",
     "docs/from-traefik.md",
     "docs/from-traefik-services.md",

@@ -93,7 +93,7 @@ fn a_frame_under_way_comes_to_its_end() {
     }
 }
 
-/// A peer that does not answer delays nothing; one that sends no frames only misses the good-bye.
+/// A peer that does not respond delays nothing; one that sends no frames only misses the good-bye.
 #[test]
 fn a_websocket_without_an_answer_ends_all_the_same() {
     let settings = "timeouts: { drain_ms: 800, drain_spread_percent: 100, goodbye_ms: 300 }\n";
@@ -115,7 +115,7 @@ fn a_websocket_without_an_answer_ends_all_the_same() {
     }
 }
 
-/// A gRPC node that has answered with a head and a message, and never ends.
+/// A gRPC node that has responded with a head and a message, and never ends.
 async fn endless(_request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
     let head = Response::builder().header("content-type", "application/grpc").body(()).unwrap();
     let mut out = respond.send_response(head, false).unwrap();
@@ -123,13 +123,13 @@ async fn endless(_request: Request<RecvStream>, mut respond: SendResponse<Bytes>
     std::future::pending::<()>().await;
 }
 
-/// A node of calls that never answers.
+/// A node of calls that never responds.
 async fn silent(_request: Request<RecvStream>, respond: SendResponse<Bytes>) {
     let _held = respond;
     std::future::pending::<()>().await;
 }
 
-/// Calls go on until the deadline, and end then with a code that clients take as leave to ask elsewhere.
+/// Calls continue until the deadline, and end then with a code that clients take as leave to ask elsewhere.
 #[test]
 fn calls_end_with_a_code_that_says_try_elsewhere() {
     within(async {
@@ -162,7 +162,7 @@ fn calls_end_with_a_code_that_says_try_elsewhere() {
     });
 }
 
-/// A request without an answer gets one at the deadline; an answer that has begun is cut visibly.
+/// A request without a response gets one at the deadline; a response that has begun is cut visibly.
 #[test]
 fn requests_that_outlast_the_drain_get_an_answer() {
     let origin = Origin::scripted().unwrap();

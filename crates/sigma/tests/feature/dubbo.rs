@@ -89,7 +89,7 @@ fn serialized_bodies_are_lines_already() {
     for body in ["\"a\"\n{\"path\":\"other\"}", "\"a\"\r{\"path\":\"other\"}\n", ""] {
         let answer = post(&gateway, "/", "X-Done: true\r\n", body.as_bytes());
         assert_eq!(answer.status(), 400, "{body:?}");
-        assert!(answer.text().contains("another number of parameters"), "{}", answer.text());
+        assert!(answer.text().contains("a different number of parameters"), "{}", answer.text());
     }
     assert_eq!(provider.seen().len(), 2);
 }
@@ -147,7 +147,7 @@ fn bodies_that_are_no_call_are_not_sent() {
         let (status, text) = status_of(&gateway, body);
         assert_eq!(status, 400, "{body}");
         assert!(
-            text.contains("another number of parameters") || text.contains("the body is "),
+            text.contains("a different number of parameters") || text.contains("the body is "),
             "{body}: {text}"
         );
     }
@@ -232,19 +232,23 @@ fn answers_of_maps() {
     check(20, hessian_map(1, &[("body", "hello")]), (200, "hello"));
     check(20, hessian_map(1, &[("status", "304"), ("body", "hello")]), (304, ""));
     check(20, b"\x91H\x04body\x23\x00\xff\x01Z".to_vec(), (200, "\0"));
-    check(20, b"\x91\x05hello".to_vec(), (502, "the method answered no map"));
-    check(20, b"\x92".to_vec(), (502, "the method answered null, and no map"));
-    check(20, hessian_map(1, &[("status", "101")]), (502, "an answer with an invalid status"));
-    check(20, hessian_map(1, &[("a", "b\r\nc: d")]), (502, "a field of the answer has an invalid value"));
-    check(20, hessian_map(1, &[])[..1].to_vec(), (502, "a value is cut off"));
+    check(20, b"\x91\x05hello".to_vec(), (502, "the Dubbo method did not return a map"));
+    check(20, b"\x92".to_vec(), (502, "the Dubbo method returned null instead of a map"));
+    check(20, hessian_map(1, &[("status", "101")]), (502, "a Dubbo response with an invalid status"));
+    check(
+        20,
+        hessian_map(1, &[("a", "b\r\nc: d")]),
+        (502, "a field of the Dubbo response has an invalid value"),
+    );
+    check(20, hessian_map(1, &[])[..1].to_vec(), (502, "a Hessian value is incomplete"));
     check(31, hessian_text("late"), (504, ""));
     check(100, hessian_text("busy"), (503, ""));
     let gateway = check(70, hessian_text("no such\nmethod"), (502, ""));
     let logged = |gateway: &Gateway, text: &str| until(PATIENCE, || gateway.stderr().contains(text));
-    assert!(logged(&gateway, "a provider complains: no such method"), "{}", gateway.stderr());
+    assert!(logged(&gateway, "a provider reports an error: no such method"), "{}", gateway.stderr());
     let thrown = b"\x90C\x03a.E\x91\x0ddetailMessage\x60\x03bad".to_vec();
     let gateway = check(20, thrown, (500, ""));
-    assert!(logged(&gateway, "a provider complains: a.E: bad"), "{}", gateway.stderr());
+    assert!(logged(&gateway, "a provider reports an error: a.E: bad"), "{}", gateway.stderr());
 }
 
 #[test]
@@ -262,7 +266,7 @@ fn paths_name_methods_except_the_ones_of_dubbo() {
 fn other_nodes_are_tried_and_stale_connections_replaced() {
     let served = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&served);
-    // It closes each connection after one answer.
+    // It closes each connection after one response.
     let closing = Origin::serve(move |mut peer| {
         if let Ok(call) = DubboFrame::read(&mut peer) {
             counted.fetch_add(1, Ordering::SeqCst);

@@ -92,8 +92,8 @@ fn a_request_is_explained_as_it_would_be_served() {
     );
     for (query, words) in [
         ("", "missing argument url"),
-        ("?url=http://a/&consumer=jill", "there is no consumer jill"),
-        ("?url=http://a/&listener=x", "no listener is called x"),
+        ("?url=http://a/&consumer=jill", "unknown consumer jill"),
+        ("?url=http://a/&listener=x", "unknown listener x"),
         ("?url=http://a/&method=G%20T", "no such request"),
     ] {
         let refused = viewer.call("GET", &format!("{EXPLAIN}{query}"), None).unwrap();

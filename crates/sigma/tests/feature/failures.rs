@@ -207,7 +207,7 @@ fn logs_name_a_node_whose_name_is_unknown() {
     let dns = Dns::start().unwrap();
     let upstream = json!({ "nodes": { "nowhere.test:80": 1 } });
     let gateway = shop(&upstream, &json!({ "dns": { "servers": [dns.address()] } }));
-    // At first the name is still asked for.
+    // At first the name is still requested.
     let ask = || gateway.connect().unwrap().get("/shop/1").unwrap().text().contains("\"dns_error\"");
     assert!(until(PATIENCE, ask), "{}", gateway.stderr());
     named(&gateway, 503, &["reason=\"dns_error\""], "fault=dns_error");
@@ -392,7 +392,7 @@ fn unknown_names_and_failed_handshakes_are_named() {
     });
     refused(&gateway, "unknown_server_name", 1);
     refused(&gateway, "tls_handshake_failed", 1);
-    line(&gateway, &["reason=\"unknown_server_name\"", "no certificate is for the name b.test"]);
+    line(&gateway, &["reason=\"unknown_server_name\"", "no certificate for the name b.test"]);
     line(&gateway, &["reason=\"tls_handshake_failed\"", "listener="]);
     refused(&gateway, "cleartext_on_tls_listener", 0);
 }
@@ -513,5 +513,5 @@ fn a_reason_is_explained() {
     assert!(text.contains("rejected_code"), "{text}");
     let (status, _, error) = explain("conection_refused");
     assert_eq!(status, Some(1));
-    assert!(error.contains("the nearest are connection_refused"), "{error}");
+    assert!(error.contains("similar reasons: connection_refused"), "{error}");
 }

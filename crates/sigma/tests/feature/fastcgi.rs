@@ -1,4 +1,4 @@
-//! Nodes that speak FastCGI: their requests, and the results of their answers.
+//! Nodes that speak FastCGI: their requests, and the results of their responses.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -44,7 +44,7 @@ fn asked(peer: &mut Peer) -> Option<Asked> {
         let (kind, content) = record(peer)?;
         match (kind, content.len()) {
             (4, 0) => {}
-            // As PHP reads them: no pair goes on in another record.
+            // As PHP reads them: no pair continues in another record.
             (4, _) => read_params(&content, &mut asked.params),
             (5, 0) => return Some(asked),
             (5, _) => asked.body.extend_from_slice(&content),
@@ -85,7 +85,7 @@ fn answer(text: &str) -> Vec<u8> {
     [out(6, text.as_bytes(), 3), out(6, b"", 0), end(0)].concat()
 }
 
-/// An application that answers each request by a function.
+/// An application that responds to each request by a function.
 fn application(answer: impl Fn(&Asked) -> Vec<u8> + Send + Sync + 'static) -> Origin {
     Origin::serve(move |mut peer| {
         while let Some(asked) = asked(&mut peer) {
@@ -233,7 +233,7 @@ fn answers_come_in_any_pieces() {
     assert_eq!(origin.connections(), 1, "connections are kept");
     let logged = || {
         let log = gateway.stderr();
-        log.contains("an application complains: notice: one") && log.contains("notice: two")
+        log.contains("an application reports an error: notice: one") && log.contains("notice: two")
     };
     assert!(until(PATIENCE, logged), "{}", gateway.stderr());
 }
@@ -349,7 +349,7 @@ fn an_answer_that_ends_too_early_is_cut() {
 fn other_nodes_are_tried_and_stale_connections_replaced() {
     let served = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&served);
-    // It closes each connection after one answer, to any request.
+    // It closes each connection after one response, to any request.
     let closing = Origin::serve(move |mut peer| {
         if asked(&mut peer).is_some() {
             counted.fetch_add(1, Ordering::SeqCst);
@@ -406,7 +406,7 @@ fn nodes_are_reached_by_unix_sockets() {
     assert_eq!(get(&gateway(upstream), "/a"), (200, "/a".to_owned()));
 }
 
-/// An application at a path that answers the path that it is asked for, once.
+/// An application at a path that answers the path that it is requested, once.
 fn serve_at(path: &Path) {
     let listener = std::os::unix::net::UnixListener::bind(path).unwrap();
     std::thread::spawn(move || {

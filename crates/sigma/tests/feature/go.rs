@@ -19,8 +19,8 @@ const H2SPEC: &str = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatibl
 const INTEROP_CLIENT: &str = "google.golang.org/grpc/interop/client@v1.85.0";
 const INTEROP_SERVER: &str = "google.golang.org/grpc/interop/server@v1.85.0";
 
-/// The only case of h2spec that fails on a port which speaks HTTP/1 too: an invalid preface is a request
-/// there, and is answered 400.
+/// The only case of h2spec that fails on a port which speaks HTTP/1 too: an invalid preface is a request there, and
+/// gets 400.
 const NO_PREFACE: &str = "Sends invalid connection preface";
 
 /// The program built from a Go package; the packages of a name share nothing but the folder.

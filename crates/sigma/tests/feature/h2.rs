@@ -104,7 +104,7 @@ async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> 
     tokio::task::spawn_blocking(work).await.unwrap()
 }
 
-/// The next request that a scripted origin gets, on a connection of its own.
+/// The next request that a scripted origin gets, on its own connection.
 async fn next_request(origin: &std::sync::Arc<Origin>) -> Peer {
     let origin = origin.clone();
     aside(move || {
@@ -181,7 +181,7 @@ impl Node {
     }
 }
 
-/// Answers with its request: fields in the head, body and trailers as they came.
+/// Responds with its request: fields in the head, body and trailers as they came.
 async fn mirror(request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
     let (parts, mut stream) = request.into_parts();
     let mut response = Response::builder().status(200).header("x-path", parts.uri.to_string());
@@ -442,7 +442,7 @@ pub(crate) fn accept_of(key: &str, wrong: bool) -> String {
     base64::engine::general_purpose::STANDARD.encode(Sha1::digest(format!("{key}{guid}")))
 }
 
-/// A server over HTTP/2 may be asked for a tunnel where none is allowed: no success may say so.
+/// A server over HTTP/2 may be requested a tunnel where none is allowed: no success may say so.
 #[test]
 fn a_tunnel_that_the_route_does_not_allow_is_refused() {
     let origin = Origin::echo("a").unwrap();

@@ -14,8 +14,8 @@ use crate::h2::{Node, ask, body_of, connect, request, within};
 use crate::managed::{EMBEDDED, admin, start};
 use crate::{PATIENCE, SIGMA, catch_all};
 
-/// A node that reads a call's message, and answers with an empty one and the status 0. Clients may lose
-/// parts of an answer that is whole before they have sent their request (curl 7.88 its head).
+/// A node that reads a call's message, and responds with an empty one and the status 0. Clients may lose parts of a
+/// response that is whole before they have sent their request (curl 7.88 its head).
 pub(crate) async fn serving(request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
     let mut message = request.into_body();
     while let Some(data) = message.data().await {
@@ -29,7 +29,7 @@ pub(crate) async fn serving(request: Request<RecvStream>, mut respond: SendRespo
     out.send_trailers(trailers).unwrap();
 }
 
-/// A node that answers with the message that it is sent.
+/// A node that responds with the message that it is sent.
 async fn repeating(request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
     let (mut message, mut sent) = (Vec::new(), request.into_body());
     while let Some(data) = sent.data().await {
@@ -45,7 +45,7 @@ async fn repeating(request: Request<RecvStream>, mut respond: SendResponse<Bytes
     let _ = out.send_trailers(trailers);
 }
 
-/// A node that never answers: only a call's own time ends it.
+/// A node that never responds: only a call's own time ends it.
 async fn silent(_request: Request<RecvStream>, respond: SendResponse<Bytes>) {
     let _held = respond;
     std::future::pending::<()>().await;
@@ -55,12 +55,12 @@ fn call(path: &str) -> http::request::Builder {
     request("POST", path).header("content-type", "application/grpc")
 }
 
-/// A call that is answered by a head alone, which ends the stream; its fields.
+/// A call that gets a head alone, which ends the stream; its fields.
 async fn refusal(gateway: &Gateway, call: http::request::Builder) -> HeaderMap {
     let (sender, _driver) = connect(gateway).await;
     let mut sender = sender.ready().await.unwrap();
     let (response, mut stream) = sender.send_request(call.body(()).unwrap(), false).unwrap();
-    // The node never answers, or is missing: that the client is done does not matter.
+    // The node never responds, or is missing: that the client is done does not matter.
     let _ = stream.send_data(Bytes::from_static(&[0; 5]), true);
     let (parts, body) = response.await.unwrap().into_parts();
     assert_eq!(parts.status, 200);
@@ -228,8 +228,8 @@ fn a_nodes_answer_without_a_body_stays_one_head() {
     });
 }
 
-/// A call whose answer has begun can end only with its stream; the node learns that the client does not wait
-/// any more.
+/// A call whose response has begun can end only with its stream; the node learns that the client does not wait any
+/// more.
 #[test]
 fn a_call_that_is_over_in_the_middle_ends_on_both_sides() {
     within(async {
@@ -308,7 +308,7 @@ fn a_definition_that_changes_under_load_tears_no_request() {
     assert!(old > 0 && new > 0, "{old} {new}");
 }
 
-/// The answers under the changing definition: never read by one definition and shown by another one.
+/// The responses under the changing definition: never read by one definition and shown by another one.
 const OLD: &str = r#"200 {"old":"a"}"#;
 const NEW: &str = r#"200 {"new":"b"}"#;
 

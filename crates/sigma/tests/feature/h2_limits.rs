@@ -67,7 +67,7 @@ fn floods_cost_their_own_connection_only() {
     });
 }
 
-/// A client that opens no window for its answers costs itself a timer.
+/// A client that opens no window for its responses costs itself a timer.
 #[test]
 fn a_window_that_never_opens_ends_the_stream() {
     let origin = Origin::echo("a").unwrap();

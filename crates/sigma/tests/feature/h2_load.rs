@@ -1,4 +1,4 @@
-//! Many connections of many streams, as a load generator opens them: every request is answered.
+//! Many connections of many streams, as a load generator opens them: every request gets a response.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use sigma_testkit::{Gateway, Origin, allow_open_files};
 
 use crate::{SIGMA, catch_all, in_front_of};
 
-/// Answers by itself, so that the connections alone are tried.
+/// Responses by itself, so that the connections alone are tried.
 const ANSWERING: &str = "workers: 2\nlisteners:\n  - address: \"{listen}\"\nroutes:\n  - uri: \"/*\"\n    plugins:\n      mocking: { response_example: \"hello\" }\n";
 
 /// Runs h2load for `requests` on so many `connections` with so many `streams` at a time.

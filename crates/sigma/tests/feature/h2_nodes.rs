@@ -32,8 +32,8 @@ fn streams_that_a_node_refuses_are_repeated() {
         let node = Node::start(h2::server::Builder::new(), serve).await;
         let gateway = node.gateway("");
         let (sender, _driver) = connect(&gateway).await;
-        // The first is refused on a fresh connection and the only node: that is its answer. After
-        // it each is refused once on a connection that has served, and repeated on another, POST too.
+        // The first is refused on a fresh connection and the only node: that is its response. After it each is refused
+        // once on a connection that has served, and repeated on another, POST too.
         let (status, ..) = get(&sender, "/").await;
         assert_eq!(status, 502);
         let (status, ..) = get(&sender, "/").await;
@@ -79,7 +79,7 @@ fn a_node_that_leaves_gets_no_new_requests() {
                 tokio::spawn(async move {
                     let mut connection = h2::server::handshake(socket).await.unwrap();
                     while let Some(Ok((_, mut respond))) = connection.accept().await {
-                        // GOAWAY first: the answer comes on a connection that is going.
+                        // GOAWAY first: the response comes on a connection that is going.
                         connection.graceful_shutdown();
                         respond.send_response(Response::new(()), true).unwrap();
                     }

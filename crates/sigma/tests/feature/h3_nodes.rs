@@ -15,7 +15,7 @@ use raw::{Act, RawNode};
 const NAME: &str = "node.test";
 
 /// A gateway as a node over TLS, with or without HTTP/3, in front of `origin`. It shows in `X-Protocol` how it was
-/// asked.
+/// queried.
 fn node(issued: &Issued, http3: bool, origin: &Origin, rest: Value) -> Gateway {
     let rewritten =
         json!({ "proxy-rewrite": { "headers": { "set": { "X-Protocol": "$server_protocol" } } } });
@@ -176,7 +176,7 @@ fn certificates_are_checked_as_over_tcp() {
         let gateway = front(&[port_of(&foreign)], trusting(&root, alpn), json!({}));
         assert_eq!(get(&gateway, "/").status(), 502);
         assert!(
-            until(PATIENCE, || gateway.stderr().contains("no trusted authority")),
+            until(PATIENCE, || gateway.stderr().contains("not issued by a trusted authority")),
             "{}",
             gateway.stderr()
         );

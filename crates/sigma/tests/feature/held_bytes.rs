@@ -122,7 +122,7 @@ fn a_header_bomb_stays_within_the_budget() {
         }
         seen == [true, true]
     }));
-    assert!(gateway.stderr().contains("memory for clients is short"), "{}", gateway.stderr());
+    assert!(gateway.stderr().contains("the memory for clients is nearly used up"), "{}", gateway.stderr());
     drop(bombs);
     assert!(until(PATIENCE, || held(&gateway) == 0));
 }
@@ -218,7 +218,7 @@ fn no_body_is_read_for_a_request_without_a_key() {
     assert_eq!(stranger.read_response("POST").unwrap().status(), 401);
     let mut known = upload(&gateway, "apikey: k\r\nContent-Length: 3", 0);
     known.send(b"[1]").unwrap();
-    assert_eq!(known.read_response("POST").unwrap().status(), 400, "the body is no object");
+    assert_eq!(known.read_response("POST").unwrap().status(), 400, "the body is not an object");
     let mut known = upload(&gateway, "apikey: k\r\nContent-Length: 2", 0);
     known.send(b"{}").unwrap();
     assert_eq!(known.read_response("POST").unwrap().status(), 200);
@@ -234,7 +234,7 @@ fn the_limit_of_client_control_holds_for_plugins_that_read_bodies() {
         let mut peer = upload(&gateway, "Transfer-Encoding: chunked", 0);
         let body = [vec![b' '; bytes], b"{}".to_vec()].concat();
         peer.send(format!("{:x}\r\n", body.len())).unwrap();
-        // The gateway may answer before it has read all of it.
+        // The gateway may respond before it has read all of it.
         let _ = peer.send(&body).and_then(|()| peer.send(b"\r\n0\r\n\r\n"));
         assert_eq!(peer.read_response("POST").unwrap().status(), expected, "{bytes}");
     }

@@ -326,7 +326,7 @@ fn the_history_is_read_and_gone_back_in_from_a_shell() {
     await_answerer(&gateway, "/two", "b");
 }
 
-/// The successor goes on with the file.
+/// The successor continues with the file.
 #[test]
 fn an_upgrade_keeps_the_history() {
     let origin = Origin::echo("a").unwrap();

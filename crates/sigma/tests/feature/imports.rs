@@ -1,4 +1,4 @@
-//! Configurations from API descriptions: each request has a route of its own, and validation is optional.
+//! Configurations from API descriptions: each request has its own route, and validation is optional.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -45,7 +45,7 @@ fn every_operation_has_its_own_route() {
     let (dir, told) = imported(V3_0, &[]);
     assert_eq!(
         told,
-        "api.yaml: the document names 2 servers, the upstream is https://api.petstore.example/v2\n"
+        "api.yaml: the document lists 2 servers; the upstream is https://api.petstore.example/v2\n"
     );
     let check = |method: &str, host: &str, path: &str, expected: &str| {
         assert_eq!(route_of(dir.path(), method, host, path), expected, "{method} {host} {path}");
@@ -128,11 +128,11 @@ fn parts_that_cannot_be_imported_are_reported() {
             (Some(1), expected.to_owned(), &b""[..])
         );
     };
-    check("openapi: 3.2.0", "api.yaml: OpenAPI 3.2.0 is not known, write 3.0 or 3.1\n");
+    check("openapi: 3.2.0", "api.yaml: OpenAPI 3.2.0 is not supported; write 3.0 or 3.1\n");
     check("openapi: 3.0.0", "api.yaml: the document has no operation\n");
     check(
         "a: 1\na: 2",
-        "api.yaml: line 2: a: this key is given twice (the first is in line 1; remove one)\n",
+        "api.yaml: line 2: a: this key exists twice (the first one is in line 1; remove one of them)\n",
     );
     let outside = "{openapi: 3.0.0, paths: {/a: {$ref: 'file:///etc/passwd'}}}";
     check(outside, "api.yaml: `/paths/~1a/$ref`: `file:///etc/passwd` is outside this document\n");

@@ -82,7 +82,7 @@ fn an_old_connection_over_http2_gets_goaway() {
     });
 }
 
-/// The kernel runs a timer for probes on the connections of a listener that asks for them, and for no other.
+/// The kernel runs a timer for probes on the connections of a listener that requests them, and for no other.
 #[test]
 fn a_listener_sets_options_of_its_connections() {
     let origin = Origin::echo("a").unwrap();

@@ -16,8 +16,8 @@ use crate::{PATIENCE, SIGMA};
 /// Routes that are there all the time.
 const ROUTES: usize = 20;
 
-/// Calls `change` with 0, 1, 2 … at 100 a second while four clients ask every route without a pause;
-/// each answer must come from an origin. Returns the number of requests.
+/// Calls `change` with 0, 1, 2 … at 100 a second while four clients ask every route without a pause; each response
+/// must come from an origin. Returns the number of requests.
 fn changed_under_load(gateway: &Gateway, changes: usize, change: impl Fn(&Operator, usize)) -> usize {
     let (stop, asked) = (AtomicBool::new(false), AtomicUsize::new(0));
     let ask = || {
@@ -209,7 +209,7 @@ fn write(dice: &mut Dice, admin: &Operator, origins: &[Origin]) {
     );
 }
 
-/// A gateway's answers to a number of requests, and the lists of its Admin API.
+/// A gateway's responses to a number of requests, and the lists of its Admin API.
 fn picture(gateway: &Gateway) -> BTreeMap<String, Value> {
     let mut picture = BTreeMap::new();
     let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);

@@ -47,7 +47,7 @@ fn half_sent_heads_hold_little() {
     let mut clients: Vec<Peer> =
         (0..CLIENTS).map(|_| gateway.connect().unwrap().with_deadline(PATIENCE)).collect();
     clients.iter_mut().for_each(|client| client.send(&half).unwrap());
-    // One after the other, so that all have been read when the last is answered; and none is forgotten.
+    // One after the other, so that all have been read when the last gets a response; and none is forgotten.
     for client in &mut clients {
         client.send("b").unwrap();
     }
@@ -96,7 +96,7 @@ fn connections_of_one_address_are_limited() {
     for _ in 0..4 {
         assert!(!served(&mut connect()));
     }
-    // Open ones go on.
+    // Open ones continue.
     assert!(clients.iter_mut().all(served));
     drop(clients.pop());
     assert!(until(PATIENCE, || served(&mut connect())));

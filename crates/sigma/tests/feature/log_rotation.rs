@@ -90,7 +90,7 @@ fn a_parent_reopens_its_log_too() {
 
 #[test]
 fn it_works_where_it_is_named() {
-    let told = "log-rotate: neither `access_log.path` nor `error_log.path` is a file: nothing is rotated";
+    let told = "log-rotate: `access_log.path` and `error_log.path` are not files: nothing is rotated";
     for (settings, expected) in [
         (json!({"plugins": ["log-rotate"]}), 1),
         (json!({"plugin_attr": {"log-rotate": {}}}), 1),

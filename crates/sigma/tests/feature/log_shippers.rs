@@ -49,7 +49,7 @@ struct Server {
 }
 
 impl Server {
-    /// One that answers the request of this number, from 0, among those that `answer` counts.
+    /// One that responds to the request of this number, from 0, among those that `answer` counts.
     fn start(answer: impl Fn(usize, &Message) -> Option<(u16, String)> + Send + Sync + 'static) -> Server {
         let got = Arc::<Mutex<Vec<Message>>>::default();
         let kept = Arc::clone(&got);
@@ -106,9 +106,9 @@ struct Shipper {
     /// The body for one request, for `/1?x="`, times and ids taken out.
     body: fn(&Message) -> String,
     expected: &'static str,
-    /// Status and body of an answer that says that the batch was taken.
+    /// Status and body of a response that says that the batch was taken.
     taken: (u16, &'static str),
-    /// The error log's text for an answer with status 500.
+    /// The error log's text for a response with status 500.
     refused: &'static str,
 }
 
@@ -367,7 +367,7 @@ fn a_dead_server_costs_entries_and_nothing_else() {
     });
 }
 
-/// A server takes connections and never answers: no more entries wait than may.
+/// A server takes connections and never responds: no more entries wait than may.
 #[test]
 fn a_server_that_stalls_holds_a_bounded_number_of_entries() {
     with_each(|shipper| {
@@ -384,7 +384,7 @@ fn a_server_that_stalls_holds_a_bounded_number_of_entries() {
     });
 }
 
-/// Elasticsearch takes a batch and says in the answer which of its entries it did not take.
+/// Elasticsearch takes a batch and says in the response which of its entries it did not take.
 #[test]
 fn entries_that_a_server_refuses_by_themselves_are_counted() {
     let shipper = Shipper::by_name("elasticsearch-logger");
@@ -445,7 +445,7 @@ fn permanently_refused_entries_are_not_sent_again() {
     assert_eq!(server.got().len(), 1);
 }
 
-/// Splunk's answer has the reason of a refusal.
+/// Splunk's response has the reason of a refusal.
 #[test]
 fn the_collectors_own_words_are_shown() {
     let shipper = Shipper::by_name("splunk-hec-logging");
@@ -481,7 +481,7 @@ fn streams_of_loki_are_bounded() {
     assert_eq!(streams.collect::<Vec<_>>(), expected);
 }
 
-/// Loggly's place is in the metadata. Its first answer repeats the token.
+/// Loggly's place is in the metadata. Its first response repeats the token.
 #[test]
 fn loggly_takes_a_batch_with_its_tags() {
     let server = Server::start(|number, message| {
@@ -515,7 +515,7 @@ fn loggly_takes_a_batch_with_its_tags() {
     }
 }
 
-/// Loggly's JSON answer is shown, without the token.
+/// Loggly's JSON response is shown, without the token.
 #[test]
 fn loggly_is_quoted_without_the_token() {
     let server = Server::start(|_, message| Some((403, json!({"at": message.head.line}).to_string())));

@@ -154,7 +154,7 @@ fn a_rotated_file_is_reopened() {
     await_lines(&gateway, "access.log", 1);
     fs::rename(gateway.dir().join("access.log"), gateway.dir().join("access.log.1")).unwrap();
     gateway.reopen_logs().unwrap();
-    assert!(until(PATIENCE, || gateway.dir().join("access.log").exists()), "not reopened");
+    assert!(until(PATIENCE, || gateway.dir().join("access.log").exists()), "cannot reopen");
     client.get("/two").unwrap();
     assert_eq!(await_lines(&gateway, "access.log", 1), ["/two"]);
     assert_eq!(lines(&gateway, "access.log.1"), ["/one"]);
@@ -256,8 +256,8 @@ fn a_sample_has_all_errors_in_it_unless_they_are_not_wanted() {
 #[test]
 fn a_condition_on_nothing_is_refused() {
     for (settings, expected) in [
-        (r#"if: [["stats", "==", 200]]"#, "there is no variable `stats`; did you mean `status`?"),
-        (r#"stream_if: [["uri", "==", "/"]]"#, "a session over TCP or UDP has no variable of a request"),
+        (r#"if: [["stats", "==", 200]]"#, "unknown variable `stats`; did you mean `status`?"),
+        (r#"stream_if: [["uri", "==", "/"]]"#, "a TCP or UDP session has no variables of a request"),
         (r#"if: [["status", "~", 200]]"#, "invalid operator '~'"),
         ("sample_one_in: 0", "access_log.sample_one_in"),
     ] {

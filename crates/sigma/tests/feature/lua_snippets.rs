@@ -5,12 +5,12 @@ use sigma_testkit::{Gateway, Message, Origin};
 
 use crate::{PATIENCE, SIGMA};
 
-/// For each text its phase, its request, and the answer of nginx.
+/// For each text its phase, its request, and the response of nginx.
 const SNIPPETS: &str = include_str!("lua_snippets.json");
 
 const NODE: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nX-Origin: plain\r\nETag: \"v1\"\r\nContent-Length: 12\r\n\r\norigin body\n";
 
-/// Texts whose answer differs, with the reason.
+/// Texts whose response differs, with the reason.
 const DIFFERENT: &[(&str, &str)] = &[
     ("coroutine-wrap-error", "in nginx `pcall` does not catch an error of `coroutine.wrap`"),
     ("string-format-error", "the message names the function, nginx writes `?`"),
@@ -42,7 +42,7 @@ fn ask(gateway: &Gateway, snippet: &Value) -> Message {
     gateway.connect().unwrap().with_deadline(PATIENCE).ask(request).unwrap()
 }
 
-/// The fields of an answer that scripts set.
+/// The fields of a response that scripts set.
 fn fields(answer: &Message) -> Value {
     let mut found = serde_json::Map::new();
     for (name, value) in &answer.head.fields {
@@ -80,7 +80,7 @@ fn responses_equal_recorded_ones_of_nginx() {
             wanted = json!({});
         }
         let mut found = fields(&answer);
-        // The recording has `etag` only where it is asked for.
+        // The recording has `etag` only where it is requested.
         if wanted.get("etag").is_none() {
             found.as_object_mut().unwrap().remove("etag");
         }

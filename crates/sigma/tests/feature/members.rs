@@ -97,7 +97,7 @@ fn members_are_passed_over_while_they_are_out() {
     let members =
         "{ upstream_id: down, priority: 2 }, { upstream_id: broken, priority: 1 }, { upstream_id: spare }";
     let gateway = gateway(members, &upstreams);
-    // Checks find the first, the breaker the second; their answers are their own until then.
+    // Checks find the first, the breaker the second; their responses are their own until then.
     assert!(until(PATIENCE, || get(&gateway).0 == 200), "nobody goes on");
     let asked = (down.requests(), broken.requests());
     for _ in 0..10 {

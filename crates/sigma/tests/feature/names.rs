@@ -1,4 +1,4 @@
-//! Names of nodes whose name server does not answer: only what needs them waits.
+//! Names of nodes whose name server does not respond: only what needs them waits.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -25,7 +25,7 @@ fn named(number: usize, origin: &Origin) -> Value {
     json!({"nodes": {node: 1}})
 }
 
-/// Puts an upstream with a new name; returns when the name server was asked.
+/// Puts an upstream with a new name; returns when the name server was queried.
 fn put_named(gateway: &Gateway, names: &Dns, number: usize, origin: &Origin) {
     let asked = names.asked();
     admin(gateway).put(&format!("upstreams/{number}"), &named(number, origin)).unwrap();

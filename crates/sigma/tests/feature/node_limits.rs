@@ -139,7 +139,7 @@ fn the_deadline_holds_in_every_queue() {
     }
 }
 
-/// A place is given back when its attempt is over, not when the exchange is.
+/// A place is given back when its attempt has ended, not when the exchange is.
 #[test]
 fn attempts_that_fail_give_their_places_back() {
     let good = moody(&Arc::new(AtomicBool::new(true)));

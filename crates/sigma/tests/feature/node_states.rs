@@ -149,7 +149,7 @@ fn open_tunnels_of_a_node_that_goes_out_are_kept_or_closed() {
     }
 }
 
-/// A node that owes `/wait` its answer, and sends the first part of one otherwise.
+/// A node that owes `/wait` its response, and sends the first part of one otherwise.
 fn streaming(name: &'static str) -> Origin {
     Origin::serve(move |mut peer| {
         while let Ok(request) = peer.read_request() {
@@ -210,7 +210,7 @@ fn a_state_lasts_over_reloads() {
     assert_eq!(shown.unwrap()["reason"], "operator: maintenance", "{all}");
 }
 
-/// Requests go to these origins only, for good.
+/// Requests go to these origins only, permanently.
 fn is_served_by(gateway: &Gateway, origins: [&Origin; 2], served: [bool; 2]) {
     let reached = || {
         let before = origins.map(Origin::requests);
@@ -290,10 +290,10 @@ fn unknown_nodes_are_reported() {
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(!refused.status.success() && said.contains(word), "{args:?}: {said}");
     };
-    check(&["node-state", "upstreams/x", "a:1", "drain"], "there is no upstream in upstreams/x");
+    check(&["node-state", "upstreams/x", "a:1", "drain"], "upstreams/x has no upstream");
     check(&["node-state", "upstreams/u", "a:1", "drain"], "upstreams/u has no node a:1");
     check(&["node-state", "upstreams/u", "a:1", "asleep"], "asleep");
-    check(&["upstreams", "upstreams/x"], "there is no upstream in upstreams/x");
+    check(&["upstreams", "upstreams/x"], "upstreams/x has no upstream");
 }
 
 /// The Admin API sets states too, so that a gateway with a store needs no Control API; its paths are named at `/`.

@@ -41,8 +41,8 @@ impl Cluster {
         self.nodes.iter().for_each(|node| await_answerer(node, target, expected));
     }
 
-    /// Writes through one node, and waits until all serve it. A node that is just finding etcd again
-    /// may refuse; it is asked until it does not.
+    /// Writes through one node, and waits until all serve it. A node that is just finding etcd again may refuse; it is
+    /// queried until it does not.
     fn move_to(&self, writer: usize, origin: &Origin, name: &str) {
         let body = upstream(origin);
         let taken = || admin(&self.nodes[writer]).put("upstreams/moving", &body).is_ok();
@@ -61,8 +61,8 @@ impl Cluster {
         assert!(until(PATIENCE, agree), "the nodes serve different revisions: {shown:?}");
     }
 
-    /// Runs `disturb` while every node that `watched` names is asked without a pause: `/stable` is
-    /// answered by `a`, `/moving` by one of the origins, at all times.
+    /// Runs `disturb` while every node that `watched` names is queried without a pause: `/stable` is answered by `a`,
+    /// `/moving` by one of the origins, at all times.
     fn undisturbed<T>(&self, watched: &[usize], disturb: impl FnOnce() -> T) -> T {
         let (stop, asked) = (AtomicBool::new(false), AtomicUsize::new(0));
         let watch = |node: &Gateway| {
@@ -162,7 +162,7 @@ fn a_killed_node_loses_nothing_and_comes_back() {
         await_answerer(&cluster.nodes[2], "/moving", "b");
     });
     start_again(&mut cluster.nodes[1]);
-    // Changes that were written while it was away are served with its first answer.
+    // Changes that were written while it was away are served with its first response.
     assert_eq!(answerer(&cluster.nodes[1], "/moving"), "b");
     assert_eq!(answerer(&cluster.nodes[1], "/last"), "b");
     cluster.move_to(1, &cluster.a, "a");

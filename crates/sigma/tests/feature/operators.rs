@@ -72,7 +72,7 @@ fn heads_are_waited_for_so_long_and_no_longer() {
     }
 }
 
-/// Connections that are only held open make room for those that ask for something.
+/// Connections that are only held open make room for those that request something.
 #[test]
 fn held_connections_do_not_block_others() {
     let gateway = start(&format!("{EMBEDDED}\noperators: {{ connections: 3, {HOUR} }}"));
@@ -107,8 +107,8 @@ fn held_connections_do_not_block_others() {
     }
 }
 
-/// A client that writes all of its body before it reads gets to know why that was refused, and may
-/// go on with the same connection.
+/// A client that writes all of its body before it reads gets to know why that was refused, and may continue with the
+/// same connection.
 #[test]
 fn refusals_can_be_read_by_who_still_writes() {
     let gateway = start(EMBEDDED);

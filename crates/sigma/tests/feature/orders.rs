@@ -40,11 +40,11 @@ fn a_broken_file_is_no_obstacle_to_a_stop() {
         assert!(out(&output).contains("opens its log files again"), "{}", out(&output));
     }
     let output = order(&gateway, "stop");
-    assert_eq!(out(&output), format!("process {} finishes its open exchanges and ends\n", gateway.pid()));
+    assert_eq!(out(&output), format!("process {} finishes its open requests and then ends\n", gateway.pid()));
     assert!(gateway.wait(PATIENCE).unwrap().success());
     assert!(pid_files(&gateway).is_empty(), "the file goes with its process");
     let output = order(&gateway, "stop");
-    assert!(out(&output).contains("no running gateway is known"), "{}", out(&output));
+    assert!(out(&output).contains("so its process is unknown"), "{}", out(&output));
     assert!(out(&output).contains("--pid"), "{}", out(&output));
 }
 
@@ -61,7 +61,7 @@ fn a_file_of_a_dead_process_names_no_process() {
     fs::write(&path, format!("{}\n", std::process::id())).unwrap();
     let output = order(&gateway, "stop");
     assert_eq!(output.status.code(), Some(1), "{}", out(&output));
-    assert!(out(&output).contains("no running gateway is known"), "{}", out(&output));
+    assert!(out(&output).contains("so its process is unknown"), "{}", out(&output));
     gateway.start_again().unwrap();
     assert_eq!(out(&order(&gateway, "reload")), "reloaded\n");
 }

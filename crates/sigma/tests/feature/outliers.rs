@@ -94,7 +94,7 @@ fn failures_with_successes_between_them_are_no_row() {
     let before = moody.requests();
     (0..8).for_each(|_| assert!(get(&gateway) > 0));
     assert!(moody.requests() > before);
-    assert!(!gateway.stderr().contains("the node is out"), "{}", gateway.stderr());
+    assert!(!gateway.stderr().contains("the node is unhealthy"), "{}", gateway.stderr());
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn a_sweep_ejects_by_the_percentage_of_failures() {
     assert_eq!(shown(&gateway, &good)["reason"], Value::Null);
 }
 
-/// Connections that are refused count as errors, or by a rule of their own.
+/// Connections that are refused count as errors, or by their own rule.
 #[test]
 fn failures_on_connections_eject_a_node() {
     for (split, reason) in
@@ -245,9 +245,9 @@ fn nodes_that_probes_have_found_down_are_down_after_a_restart() {
 enum Ends {
     /// With this code, after a message.
     InTrailers(&'static str),
-    /// With this code in a head that is the whole answer.
+    /// With this code in a head that is the whole response.
     AtOnce(&'static str),
-    /// After a message, with this code; the answer says that it is no call.
+    /// After a message, with this code; the response says that it is no call.
     AsPage(&'static str),
 }
 
@@ -327,7 +327,7 @@ fn a_call_is_judged_by_the_status_of_its_code() {
             (Ends::InTrailers("5"), CALL, &outliers, &Value::Null),
             // The node has had the time that the client gave.
             (Ends::InTrailers("4"), short, &outliers, &Value::Null),
-            // An answer that is no call may have any code.
+            // A response that is no call may have any code.
             (Ends::AsPage("14"), &[], &outliers, &Value::Null),
         ] {
             let (said, statuses) = judged(ends, fields, rules).await;
@@ -343,7 +343,7 @@ fn guards_judge_calls_by_their_codes() {
     let rules = json!({ "circuit_breaker": breaker });
     within(async {
         let (_, statuses) = judged(Ends::InTrailers("13"), CALL, &rules).await;
-        // Three end with the node's code, in trailers; the others are the gateway's answers.
+        // Three end with the node's code, in trailers; the others are the gateway's responses.
         assert_eq!(statuses, [0, 0, 0, 14, 14, 14]);
         let (_, statuses) = judged(Ends::InTrailers("5"), CALL, &rules).await;
         assert_eq!(statuses, [0; 6]);

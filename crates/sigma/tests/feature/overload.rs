@@ -39,7 +39,7 @@ impl Held {
     }
 }
 
-/// An origin that answers 200 or 500, as set.
+/// An origin that returns 200 or 500, as set.
 pub(crate) fn moody(good: &Arc<AtomicBool>) -> Origin {
     let good = Arc::clone(good);
     Origin::answer(move |_| {
@@ -68,7 +68,7 @@ fn gateway(origin: &Origin, rules: Value) -> Gateway {
     start(2, &json!([upstream(origin, &rules)]))
 }
 
-/// With one worker, a request that follows an answer finds what that has changed.
+/// With one worker, a request that follows a response finds what that has changed.
 fn small(origin: &Origin, rules: Value) -> Gateway {
     start(1, &json!([upstream(origin, &rules)]))
 }
@@ -78,7 +78,7 @@ pub(crate) fn ask(gateway: &Gateway) -> (u16, String) {
     (answer.status(), answer.text())
 }
 
-/// Asks on a thread of its own.
+/// Asks on its own thread.
 pub(crate) fn begin(gateway: &Gateway, fields: &str) -> JoinHandle<u16> {
     let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
     let request = format!("GET / HTTP/1.1\r\nHost: h\r\n{fields}\r\n");

@@ -7,10 +7,10 @@ use sigma_testkit::{Gateway, Message, Operator, Origin, until};
 use crate::PATIENCE;
 use crate::managed::{EMBEDDED, admin, start, upstream};
 
-/// A row for each plugin. `good` is a configuration for a route, `with` are further plugins for it; each of
-/// `asks` is a request line (its path below the route's) with fields, the status, and texts in the answer.
-/// `bad` are configurations and the text after `err: ` in the refusal; `bad_consumers` and `bad_metadata` the
-/// same for those places.
+/// A row for each plugin. `good` is a configuration for a route, `with` are further plugins for it; each of `asks` is
+/// a request line (its path below the route's) with fields, the status, and texts in the response. `bad` are
+/// configurations and the text after `err: ` in the refusal; `bad_consumers` and `bad_metadata` the same for those
+/// places.
 const ROWS: &str = include_str!("plugins_admin.json");
 
 /// `{"key":"jack"}`, signed by HS256 with `s3cret`.
@@ -38,14 +38,14 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// The whole answer as text; names of fields in lower case.
+/// The whole response as text; names of fields in lower case.
 fn shown(answer: &Message) -> String {
     let fields = answer.head.fields.iter();
     let fields: String = fields.map(|(name, value)| format!("{}: {value}\n", name.to_lowercase())).collect();
     format!("{}\n{fields}\n{}", answer.status(), answer.text())
 }
 
-/// Whether an answer has the status and the texts of a row's question; if not, what came instead.
+/// Whether a response has the status and the texts of a row's question; if not, what came instead.
 fn ask(gateway: &Gateway, path: &str, question: &[Value]) -> Result<(), String> {
     let text = |value: &Value| value.as_str().unwrap().replace("{path}", path).replace("{jwt}", TOKEN);
     let request = text(&question[0]).replacen(" /", &format!(" {path}/"), 1);

@@ -47,7 +47,7 @@ fn others_go_on(gateway: &Gateway) {
     }
 }
 
-/// Answers with as many bytes as the path says behind its last slash.
+/// Responds with as many bytes as the path says behind its last slash.
 fn answering() -> Origin {
     Origin::answer(|request| {
         let target = request.head.line.split(' ').nth(1).unwrap_or_default();
@@ -162,7 +162,7 @@ fn serve(mut stream: TcpStream, written: &AtomicUsize, received: &AtomicUsize) {
     }
 }
 
-/// A node is not late while its answer waits here, nor is a client.
+/// A node is not late while its response waits here, nor is a client.
 #[test]
 fn timeouts_do_not_run_while_bytes_wait() {
     let origin = answering();
@@ -219,7 +219,7 @@ fn sessions_of_other_protocols_are_slow_too() {
             .unwrap();
     let hundred = "x".repeat(100);
     assert_eq!(talk(&gateway, &hundred), ("one".to_owned(), hundred));
-    // The node still speaks at once, and hears of the client when that is over.
+    // The node still speaks at once, and hears of the client when that has ended.
     let mut client = gateway.connect().unwrap();
     assert_eq!(client.read_line().unwrap(), "one");
     client.send("y".repeat(1000)).unwrap();

@@ -26,8 +26,7 @@ fn status(answer: &Message) -> String {
     answer.head.get("apisix-cache-status").unwrap_or_default().to_owned()
 }
 
-/// For any number of clients on any number of workers, a node gets one request, and its answer is passed on
-/// at once.
+/// For any number of clients on any number of workers, a node gets one request, and its response is forwarded at once.
 #[test]
 fn one_request_fetches_for_all_and_all_read_it() {
     let origin = Origin::scripted().unwrap();
@@ -54,7 +53,7 @@ fn one_request_fetches_for_all_and_all_read_it() {
     assert_eq!(origin.connections(), 1);
 }
 
-/// A private answer delays no request.
+/// A private response delays no request.
 #[test]
 fn unstorable_answers_are_fetched_by_each() {
     let asked = Arc::new(AtomicUsize::new(0));
@@ -85,7 +84,7 @@ fn a_client_that_leaves_delays_no_other() {
     drop(first);
     let mut node = origin.accept().unwrap();
     node.read_head().unwrap();
-    // The answer breaks off: clients notice, and nothing is stored.
+    // The response breaks off: clients notice, and nothing is stored.
     node.send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf").unwrap();
     assert!(second.read_head().is_ok() && third.read_head().is_ok());
     drop(node);
@@ -100,7 +99,7 @@ fn a_client_that_leaves_delays_no_other() {
     assert_eq!((status(&answer).as_str(), &answer.body[..]), ("HIT", &b"whole"[..]));
 }
 
-/// An answer that has begun is stored, though all its clients leave.
+/// A response that has begun is stored, though all its clients leave.
 #[test]
 fn an_answer_is_kept_for_those_who_come_later() {
     let origin = Origin::scripted().unwrap();

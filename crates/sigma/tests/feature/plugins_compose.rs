@@ -55,7 +55,7 @@ fn a_trusted_proxy_does_not_vouch_for_requests_of_a_batch() {
     assert_eq!(answers[0]["status"], 200, "{answers}");
 }
 
-/// One name is no way to another one that asks for a certificate, not even by way of the gateway itself.
+/// One name is no way to another one that requests a certificate, not even by way of the gateway itself.
 #[test]
 fn a_composition_is_bound_to_the_session_of_its_client() {
     let (root, clients, origin) =

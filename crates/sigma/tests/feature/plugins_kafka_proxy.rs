@@ -96,7 +96,7 @@ struct Orders {
     leader: usize,
     /// The one that does in truth.
     true_leader: usize,
-    /// Batches as they are sent; None for bytes that are no answer.
+    /// Batches as they are sent; None for bytes that are no response.
     batches: Option<Vec<u8>>,
     login: Option<(&'static str, &'static str)>,
     /// Questions for messages and offsets, by broker.
@@ -196,7 +196,7 @@ fn answer(orders: &Mutex<Orders>, number: usize, ports: &[u16], mut socket: &Tcp
     socket.write_all(rest)
 }
 
-/// The answer up to the error of the partition, and that.
+/// The response up to the error of the partition, and that.
 fn head_of_partition(orders: &Orders, number: usize, asked: &mut Reader<'_>, said: &mut Vec<u8>) -> i16 {
     let topic = asked.text();
     assert_eq!((topic.as_str(), asked.i32(), asked.i32()), ("orders", 1, 3));
@@ -366,7 +366,7 @@ fn errors_are_reported_as_in_apisix() {
     let cluster = Cluster::start(1, Some(batch(0, 2, &[b"a"])));
     let gateway = start(&cluster.ports, json!({}), json!({}));
     let mut socket = Socket::open(&gateway, By::Upgrade);
-    let snappy = "a batch is compressed by snappy; uncompressed ones, gzip and zstd are read";
+    let snappy = "a batch is compressed with snappy; only gzip and zstd are supported";
     for (topic, partition, said) in [
         ("other", 0, "UNKNOWN_TOPIC_OR_PARTITION"),
         ("orders", 4, "UNKNOWN_TOPIC_OR_PARTITION"),
@@ -380,17 +380,17 @@ fn errors_are_reported_as_in_apisix() {
     let request = Request { list: place("other", 9, -1), ..Request::default() };
     let text = "failed to list offset, topic: other, partition: 9, err: UNKNOWN_TOPIC_OR_PARTITION";
     assert_eq!(asked(&mut socket, &request), error(0, text));
-    // The broker's answer is invalid, again and again; the connection to the client goes on.
+    // The broker's response is invalid, again and again; the connection to the client continues.
     cluster.orders().batches = None;
     let said = asked(&mut socket, &fetch(2, 0)).error.unwrap().message;
-    assert!(said.ends_with("err: the broker's answer cannot be read"), "{said}");
+    assert!(said.ends_with("err: the broker's response is malformed"), "{said}");
     cluster.orders().batches = Some(batch(0, 0, &[b"a"]));
     assert_eq!(values(&asked(&mut socket, &fetch(3, 0))), [(0, "a".to_owned())]);
     let mut damaged = batch(0, 0, &[b"a"]);
     *damaged.last_mut().unwrap() ^= 1;
     cluster.orders().batches = Some(damaged);
     let said = asked(&mut socket, &fetch(4, 0)).error.unwrap().message;
-    assert!(said.ends_with("err: a batch is damaged: its checksum is another one"), "{said}");
+    assert!(said.ends_with("err: a batch is damaged: its checksum does not match"), "{said}");
 }
 
 /// Metadata lead to the leader; a former leader says so, and the new one is found.

@@ -23,8 +23,7 @@ fn status(gateway: &Gateway, target: &str) -> u16 {
     gateway.connect().unwrap().get(target).unwrap().status()
 }
 
-/// Sends so many requests from each of four threads to these gateways in turn; how many answers
-/// had status 200.
+/// Sends so many requests from each of four threads to these gateways in turn; how many responses had status 200.
 fn passed(gateways: &[&Gateway], requests: usize) -> usize {
     let passed = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -109,7 +108,7 @@ fn two_gateways_share_a_cluster() {
     assert_eq!(passed(&[&one, &two], 25), 60);
 }
 
-/// Each limit through Redis, so wide that no request is over it; and what its keys begin with.
+/// Each limit through Redis, so wide that no request has ended it; and what its keys begin with.
 fn wide(redis: &Redis) -> [(String, &'static str); 3] {
     let store = format!("policy: redis, redis_host: 127.0.0.1, redis_port: {}", redis.port());
     [
@@ -223,7 +222,7 @@ fn requests_within_the_burst_wait() {
     }
 }
 
-/// An origin that never answers `/held`, and all else at once.
+/// An origin that never responds `/held`, and all else at once.
 fn holding() -> Origin {
     Origin::serve(|mut peer| {
         while let Ok(request) = peer.read_request() {
@@ -314,7 +313,7 @@ fn no_more_places_are_taken_than_there_are() {
             answered.iter().filter(|seen| **seen).count()
         };
         assert!(until(PATIENCE, || refused() >= 3 * PLACES), "{} of {policy} refused", refused());
-        // A client without an answer has a slot, and the origin has its request.
+        // A client without a response has a slot, and the origin has its request.
         assert!(until(PATIENCE, || origin.connections() >= PLACES), "{policy}");
         assert_eq!(refused(), 3 * PLACES, "{policy}");
         for gateway in gateways {

@@ -326,7 +326,7 @@ fn slow_scrapers_delay_nothing() {
     }
 }
 
-/// Many who ask for the page at once all get it, however few threads there are.
+/// Many who request the page at once all get it, however few threads there are.
 #[test]
 fn more_scrapers_than_threads_are_answered() {
     /// More than the threads for blocking work that a runtime has.

@@ -29,9 +29,9 @@ struct Broker {
 #[derive(Default)]
 struct KafkaState {
     partitions: i32,
-    /// User and password, if it asks for them.
+    /// User and password, if it requests them.
     login: Option<(&'static str, &'static str)>,
-    /// The answers to the next produce requests; success, when there are no more.
+    /// The responses to the next produce requests; success, when there are no more.
     errors: Mutex<VecDeque<i16>>,
     produced: Mutex<Vec<Produced>>,
     topics: Mutex<Vec<String>>,
@@ -316,7 +316,7 @@ fn temporary_errors_are_retried_and_permanent_ones_reported() {
 /// A failed login is logged in the error log without its secrets, and nothing is sent without one.
 #[test]
 fn a_broker_that_asks_for_a_login_gets_it() {
-    // Lines are written by a thread of its own.
+    // Lines are written by its own thread.
     let check = |password: &str, told: &str| {
         let broker = Broker::start(1, Some(("jack", "jacks-password")), &[]);
         let sasl = json!({ "user": "jack", "password": password });
@@ -357,9 +357,9 @@ fn a_broker_that_is_back_gets_waiting_entries() {
 #[test]
 fn other_servers_than_brokers_are_reported() {
     for (said, expected) in [
-        (&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], "the answer is longer than 4194304 bytes"),
-        (b"\x00\x00\x00\x08\x00\x00\x00\x01\x7f\xff\xff\xff", "the broker's answer cannot be read"),
-        (b"\x00\x00\x10\x00\x00", "the connection ended within an answer"),
+        (&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], "the response is longer than 4194304 bytes"),
+        (b"\x00\x00\x00\x08\x00\x00\x00\x01\x7f\xff\xff\xff", "the broker's response is malformed"),
+        (b"\x00\x00\x10\x00\x00", "the connection ended during a response"),
         (b"", "unexpected end of file"),
     ] {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -394,7 +394,7 @@ fn a_message_may_be_the_request_itself() {
     assert!(value.contains("\r\nx-a: b\r\n"), "{value}");
 }
 
-/// A line of the error log is a message of its own, a JSON string.
+/// A line of the error log is its own message, a JSON string.
 #[test]
 fn lines_of_the_error_log_are_messages() {
     for acks in [1, 0] {

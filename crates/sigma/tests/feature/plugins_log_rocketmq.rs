@@ -16,7 +16,7 @@ use crate::streams::{self, upstream};
 use crate::tls::Authority;
 use crate::{PATIENCE, SIGMA};
 
-/// The account that the server knows, if it asks for one.
+/// The account that the server knows, if it requests one.
 const ACCESS_KEY: &str = "RocketMQ";
 const SECRET_KEY: &str = "a-secret-of-twelve";
 
@@ -41,7 +41,7 @@ struct RocketmqState {
     /// The topics that it knows, and their queues.
     topics: BTreeMap<&'static str, u32>,
     asks_for_account: bool,
-    /// The answers to the next messages; success, when there are no more.
+    /// The responses to the next messages; success, when there are no more.
     codes: Mutex<VecDeque<u32>>,
     taken: Mutex<Vec<Message>>,
 }
@@ -137,7 +137,7 @@ impl RocketmqState {
         (0, format!(r#"{{"brokerDatas":{brokers},"filterServerTable":{{}},"queueDatas":{queues}}}"#))
     }
 
-    /// Takes a message, or answers with the next code.
+    /// Takes a message, or responds with the next code.
     fn take(&self, fields: &BTreeMap<String, String>, body: &[u8]) -> u32 {
         let fixed = [("a", "apisixLogProducer"), ("c", "TBW102"), ("d", "4"), ("f", "0"), ("h", "0")];
         assert!(fixed.iter().all(|(name, value)| fields[*name] == *value), "{fields:?}");
@@ -303,9 +303,9 @@ fn connections_are_encrypted() {
 #[test]
 fn other_servers_than_name_servers_are_reported() {
     for (said, expected) in [
-        (&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], "the answer is longer than 4194304 bytes"),
-        (b"\x00\x00\x00\x08\x00\xff\xff\xff\x7f\xff\xff\xff", "the server's answer cannot be read"),
-        (b"\x00\x00\x10\x00\x00", "the connection ended within an answer"),
+        (&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], "the response is longer than 4194304 bytes"),
+        (b"\x00\x00\x00\x08\x00\xff\xff\xff\x7f\xff\xff\xff", "the response of the server is malformed"),
+        (b"\x00\x00\x10\x00\x00", "the connection ended during a response"),
         (b"", "unexpected end of file"),
     ] {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();

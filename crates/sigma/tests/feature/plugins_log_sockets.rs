@@ -234,7 +234,7 @@ fn udp_logger_splits_long_batches() {
     assert_eq!(datagram(&socket), format!("[{},{}]", entry("a"), entry("b")));
     assert_eq!(datagram(&socket), format!("[{}]", entry("d")));
     assert!(until(PATIENCE, || lost(&gateway) == 1), "{}", lost(&gateway));
-    let told = "udp-logger: entries that fit into no datagram were dropped";
+    let told = "udp-logger: entries too large for a datagram were dropped";
     assert!(until(PATIENCE, || gateway.stderr().contains(told)), "{}", gateway.stderr());
 }
 
@@ -253,7 +253,7 @@ fn udp_logger_needs_no_server() {
     assert!(texts.any(|text| text == entry("/2")));
 }
 
-/// Each entry is a line of syslog in a datagram of its own, as severe as its status is, and no client forges one.
+/// Each entry is a line of syslog in its own datagram, as severe as its status is, and no client forges one.
 #[test]
 fn loggly_sends_a_datagram_for_each_entry() {
     let (origin, (socket, port)) = (Origin::echo("a").unwrap(), receiver());

@@ -168,7 +168,7 @@ fn events_of_a_websocket_are_requests() {
         assert_eq!(socket.ask(TEXT, b"hi"), text("echo hi"), "{by:?}");
         assert_eq!(socket.ask(BINARY, b"hi"), text("echo hi"), "{by:?}");
         assert_eq!(socket.ask(TEXT, b"bytes"), (BINARY, vec![0xff, 0]), "{by:?}");
-        // After a message without an answer the next one is read.
+        // After a message without a response the next one is read.
         socket.send(masked(TEXT, b"quiet"));
         assert!(until(PATIENCE, || service.told("message").len() == 4), "{by:?}");
         assert_eq!(socket.ask(TEXT, b"on"), text("echo on"), "{by:?}");
@@ -289,7 +289,7 @@ fn pushes_reach_channels_and_connections() {
     assert_eq!(publish(&gateway, to_one(json!({ "ws-message": { "content-bin": "/wA=" } }))), 1);
     assert_eq!(sockets[1].frame(), (BINARY, vec![0xff, 0]));
     assert_eq!(publish(&gateway, to_one(json!({ "http-stream": { "content": "data: x" } }))), 0);
-    // Channels are left and joined by the service's answers; four are enough.
+    // Channels are left and joined by the service's responses; four are enough.
     assert_eq!(sockets[0].ask(TEXT, b"leave room"), text("left"));
     let to_room = || json!({ "channel": "room", "formats": { "ws-message": { "content": "room" } } });
     assert_eq!(publish(&gateway, to_room()), 3);
@@ -330,7 +330,7 @@ fn pushes_without_the_key_are_refused() {
     check(KEY, &body, 200, "{\"reached\":[0]}");
     check(KEY, "{}", 400, "missing field `items`");
     check(KEY, "", 400, "EOF while parsing");
-    check(KEY, &format!("\"{}\"", "a".repeat(1 << 20)), 413, "over max_body_bytes");
+    check(KEY, &format!("\"{}\"", "a".repeat(1 << 20)), 413, "exceeds max_body_bytes");
     assert_eq!(ask(&gateway, "/publish", &format!("Authorization: Bearer {KEY}\r\n")).status(), 405);
     // Clients join no channel by themselves.
     let mut socket = Socket::open(&gateway, By::Upgrade);
@@ -342,7 +342,7 @@ fn pushes_without_the_key_are_refused() {
     );
 }
 
-/// A client that takes nothing is ended, others go on, and the gateway holds no more than it may.
+/// A client that takes nothing is ended, others continue, and the gateway holds no more than it may.
 #[test]
 fn slow_readers_are_ended() {
     let service = Service::start();
@@ -377,7 +377,7 @@ fn connections_are_counted_and_kept_alive() {
     assert_eq!(socket.end(), Ok(()));
     assert!(until(PATIENCE, || service.told("disconnect").len() == 1));
     assert_eq!((chunk(&mut events), chunk(&mut events)), ("data: first\n\n".to_owned(), ":\n\n".to_owned()));
-    // There is a slot again, also for an answer that is no stream.
+    // There is a slot again, also for a response that is no stream.
     let plain = ask(&gateway, "/ws?plain", "");
     assert_eq!((plain.status(), &*plain.text(), plain.head.get("x-kind")), (404, "nothing", Some("plain")));
     assert_eq!(plain.head.get("grip-channel"), None);

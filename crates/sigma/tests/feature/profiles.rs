@@ -147,12 +147,12 @@ fn a_profile_of_the_heap_is_asked_for_within_bounds() {
         let answer = asked(&gateway, &format!("/v1/profile/heap?{query}"));
         assert_eq!((answer.status(), &*message(&answer)), (400, expected), "{query}");
     };
-    check("seconds=0", "invalid argument seconds: 0 is no number from 1 to 120");
-    check("bytes=1", "invalid argument bytes: 1 is no number from 16384 to 67108864");
+    check("seconds=0", "invalid argument seconds: 0 is not a number from 1 to 120");
+    check("bytes=1", "invalid argument bytes: 1 is not a number from 16384 to 67108864");
     check("of=all", "invalid argument of: all is not in_use or allocated");
     check("format=dot", "invalid argument format: dot is not pprof, folded, svg or figures");
     check("hz=99", "unknown argument hz: write seconds, bytes, of or format");
-    let both = "invalid argument format: figures take no time, and no other argument";
+    let both = "invalid argument format: figures takes no seconds and no other argument";
     check("seconds=1&format=figures", both);
     for target in ["/v1/profile/heap", "/v1/profile/heap?format=figures"] {
         let figures: Value = asked(&gateway, target).json().unwrap();
@@ -160,7 +160,7 @@ fn a_profile_of_the_heap_is_asked_for_within_bounds() {
     }
 }
 
-/// Bytes of the answers that the gateway is made to keep, in all and each.
+/// Bytes of the responses that the gateway is made to keep, in all and each.
 const KEPT: usize = 16 << 20;
 const ANSWER: usize = 256 << 10;
 
@@ -170,9 +170,9 @@ fn of_exchanges(lines: &str) -> usize {
     of_them.map(|line| line.rsplit_once(' ').unwrap().1.parse::<usize>().unwrap()).sum()
 }
 
-/// Asks for a profile, makes the gateway keep answers when it is being taken, and returns it.
+/// Requests a profile, makes the gateway keep answers when it is being taken, and returns it.
 fn taken_while_answers_are_kept(gateway: &Gateway, round: usize, query: &str) -> Message {
-    let lines = || gateway.stderr().matches("an operator asks for a profile").count();
+    let lines = || gateway.stderr().matches("an operator requested a profile").count();
     let before = lines();
     let address = gateway.control_address();
     std::thread::scope(|scope| {
@@ -183,7 +183,7 @@ fn taken_while_answers_are_kept(gateway: &Gateway, round: usize, query: &str) ->
         assert!(until(PATIENCE, || lines() > before));
         for other in ["heap?seconds=1", "cpu?seconds=1"] {
             let refused = asked(gateway, &format!("/v1/profile/{other}"));
-            let expected = "a profile is being taken, and there is one at a time: ask again when it is done";
+            let expected = "another profile is running, and only one can run at a time: repeat the call when it has ended";
             assert_eq!((refused.status(), &*message(&refused)), (409, expected));
         }
         let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
@@ -206,7 +206,7 @@ fn a_profile_of_the_heap_shows_who_keeps_memory() {
                    plugin_attr: { proxy-cache: { zones: [{ name: z, memory_size: 400m }] } }";
     let plugins = "{ proxy-cache: { cache_strategy: memory, cache_zone: z } }";
     let gateway = gateway_with(&origin, process, plugins);
-    // On a machine that is busy a profile may be over before the answers have come.
+    // On a machine that is busy a profile may be over before the responses have come.
     let with = |first: usize, query: &str, is_good: &dyn Fn(&Message) -> bool| {
         let (mut round, mut answer) = (first, None);
         let is_found = until(PATIENCE * 4, || {

@@ -24,7 +24,7 @@ fn serve(gateway: &Gateway, node: &Origin) {
     admin(gateway).put("routes/r", &route).unwrap();
 }
 
-/// Whether an answer comes from the cache; None while the route is not there.
+/// Whether a response comes from the cache; None while the route is not there.
 fn is_hit(gateway: &Gateway, path: &str) -> Option<bool> {
     let request = format!("GET {path} HTTP/1.1\r\nHost: shop.test\r\n\r\n");
     let answer = gateway.connect().unwrap().ask(&request).unwrap();
@@ -76,7 +76,7 @@ fn answers_are_purged_by_their_properties() {
         refused(json!({})),
         (
             400,
-            "invalid order to purge: nothing is named: give `urls`, `prefixes`, `tags`, `keys`, or `all`: true"
+            "invalid purge: the purge is empty: set `urls`, `prefixes`, `tags` or `keys`, or `all`: true"
                 .into()
         )
     );
@@ -96,7 +96,7 @@ fn every_gateway_of_a_store_forgets() {
     gateways.iter().for_each(|gateway| fill(gateway, &["/red", "/blue"]));
     let done = order(&gateways[0], &json!({"tags": ["red"]}));
     assert_eq!(done, (200, json!({"forgotten": 1, "gateways": "all"})));
-    // The other one gets the order; a new answer is stored again.
+    // The other one gets the order; a new response is stored again.
     let asked = || node.requests();
     let before = asked();
     assert!(until(PATIENCE, || is_hit(&gateways[1], "/red") == Some(false)), "{}", gateways[1].stderr());

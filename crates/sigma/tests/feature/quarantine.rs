@@ -135,7 +135,7 @@ fn a_change_that_cannot_be_read_is_not_applied() {
     assert!(ready.to_string().contains("global_rules/new"), "{ready}");
     let counters = Peer::connect(&gateway.status_address()).unwrap().get("/status/counters").unwrap().text();
     assert!(counters.contains("sigma_quarantined_objects{kind=\"global_rules\"} 3"), "{counters}");
-    // Other changes go on.
+    // Other changes continue.
     put("routes/more", &route("/more", &b).to_string());
     await_answerer(&gateway, "/more", "b");
     gateway.kill().unwrap();
@@ -179,7 +179,7 @@ fn a_plugin_that_is_not_enabled_closes_what_names_it() {
     assert!(listed.contains("routes/1") && listed.contains("unknown plugin [key-auth]"), "{listed}");
 }
 
-/// A name that asks for certificates of clients is not served by a wildcard that asks for none.
+/// A name that requests certificates of clients is not served by a wildcard that requests none.
 #[test]
 fn a_certificate_that_cannot_be_used_keeps_its_names() {
     let (root, clients, origin) =

@@ -264,7 +264,7 @@ impl Server {
             "9002" => Some(Server::WebSocket(
                 Origin::serve(|mut client| {
                     if client.read_head().is_ok() {
-                        // The answer to the key of RFC 6455 §1.3, and `hello` in a frame of text.
+                        // The response to the key of RFC 6455 §1.3, and `hello` in a frame of text.
                         let _ = client.send(
                             b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
                              Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n\x81\x05hello",
@@ -399,8 +399,8 @@ impl Reader {
     }
 }
 
-/// The commands of a console, behind `$`, each with the output that is shown for it. A command goes on
-/// in the next line after `\`, `|`, `&&` or `{`.
+/// The commands of a console, behind `$`, each with the output that is shown for it. A command continues in the next
+/// line after `\`, `|`, `&&` or `{`.
 fn typed_and_shown(console: &str) -> Vec<(String, String)> {
     let mut found: Vec<(String, String)> = Vec::new();
     let mut goes_on = false;
@@ -436,7 +436,7 @@ fn is_shown(shown: &str, told: &str) -> bool {
         rest = &rest[at + piece.len()..];
         last = piece;
     }
-    // Behind the last piece nothing follows, unless that is left out; it may stand there once more.
+    // Behind the last piece nothing follows, unless that is omitted; it may stand there once more.
     rest.is_empty() || (shown.contains('…') && (last.is_empty() || rest.ends_with(last)))
 }
 

@@ -1,6 +1,6 @@
 //! Upstreams that take their nodes from registries.
 //!
-//! etcd is a real one; Consul is one of the test, with the answers of a real one.
+//! etcd is a real one; Consul is one of the test, with the responses of a real one.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
@@ -76,7 +76,7 @@ fn config(port: u16, more: &str) -> String {
     )
 }
 
-/// The name of the origin that answers, or the status.
+/// The name of the origin that responds, or the status.
 pub(crate) fn who(gateway: &Gateway) -> String {
     let answer = gateway.connect().unwrap().get("/").unwrap();
     answer.head.get("x-origin").map_or_else(|| answer.status().to_string(), str::to_owned)
@@ -95,14 +95,18 @@ fn nodes_follow_consul_and_outlive_it() {
 
     // One that fails, and one that is empty all at once, change nothing; the latter for a while.
     consul.set_ill(true);
-    assert!(until(PATIENCE, || gateway.stderr().contains("answered status 500")), "{}", gateway.stderr());
+    assert!(
+        until(PATIENCE, || gateway.stderr().contains("responded with status 500")),
+        "{}",
+        gateway.stderr()
+    );
     assert_eq!(who(&gateway), "b");
     assert!(counted(&gateway, "update_failures_total") >= 1);
     consul.set_ill(false);
     consul.set(&[a.port()]);
     assert!(until(PATIENCE, || who(&gateway) == "a"), "it is followed again");
     consul.set(&[]);
-    assert!(until(PATIENCE, || gateway.stderr().contains("most nodes of a service are gone at once")));
+    assert!(until(PATIENCE, || gateway.stderr().contains("most nodes of a service disappeared at once")));
     assert_eq!(who(&gateway), "a");
     assert_eq!(counted(&gateway, "held_back_total"), 1);
     assert!(until(PATIENCE, || who(&gateway) == "503"), "it is believed after all");
@@ -164,7 +168,7 @@ fn a_service_of_a_registry_that_cannot_be_is_refused() {
         "routes[0].upstream.discovery_type: the registry `nacos` has no settings (write them at `discovery.nacos`)",
     );
     refused(&whole.replace("discovery_type: consul", "discovery_type: consol"), "did you mean `consul`?");
-    refused(&whole.replace("service_name: web", "service_name: consul"), "no upstream may use");
+    refused(&whole.replace("service_name: web", "service_name: consul"), "is excluded by");
     refused(&whole.replace("token: hush", "tokn: hush"), "did you mean `token`?");
     refused(
         &whole.replace("http://127.0.0.1:1", "127.0.0.1:1"),
@@ -193,7 +197,11 @@ fn nodes_follow_a_folder_in_etcd_and_outlive_it() {
     assert!(until(PATIENCE, || (0..4).all(|_| who(&gateway) == "b")));
 
     etcd.kill().unwrap();
-    assert!(until(PATIENCE, || gateway.stderr().contains("the last one stays")), "{}", gateway.stderr());
+    assert!(
+        until(PATIENCE, || gateway.stderr().contains("the last list stays in use")),
+        "{}",
+        gateway.stderr()
+    );
     assert_eq!(who(&gateway), "b");
     etcd.run().unwrap();
     put(&etcd, "a", &a);
@@ -235,5 +243,7 @@ fn nodes_are_not_where_none_may_be() {
     assert!((0..8).all(|_| who(&gateway) == "a"));
     let nodes = Operator::new(gateway.control_address()).get("/v1/nodes/routes/all").unwrap().to_string();
     assert!(!nodes.contains("169.254") && nodes.contains("127.0.0.1"), "{nodes}");
-    assert!(gateway.stderr().contains("a registry names nodes in `discovery.refused_networks`"));
+    assert!(
+        gateway.stderr().contains("a registry lists nodes in `discovery.refused_networks`; they are ignored")
+    );
 }

@@ -8,7 +8,7 @@ use crate::{PATIENCE, SIGMA, catch_all, in_front_of, nodes};
 
 const UPGRADE: &str = "GET /ws HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
 
-/// Answers requests; after an upgrade, sends back every byte.
+/// Responds to requests; after an upgrade, sends back every byte.
 fn serve(name: &'static str) -> impl Fn(Peer) + Send + Sync + 'static {
     move |mut peer| {
         while let Ok(request) = peer.read_request() {
@@ -180,7 +180,7 @@ fn connections_queued_in_the_kernel_end_with_the_drain() {
     gateway.terminate().unwrap();
     assert!(until(PATIENCE, || gateway.connect().is_err()), "still accepts while draining");
     let serving = std::thread::spawn(move || {
-        // Each exchange on a connection of its own, so that every one of them is accepted here.
+        // Each exchange on its own connection, so that every one of them is accepted here.
         let ok = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok";
         let mut answered = 0;
         peer.send(ok).unwrap();
@@ -195,7 +195,7 @@ fn connections_queued_in_the_kernel_end_with_the_drain() {
     });
     let mut served = 0;
     for mut client in clients {
-        // An answer or the end; `read_to_close` fails if neither comes.
+        // A response or the end; `read_to_close` fails if neither comes.
         let bytes = client.read_to_close().unwrap();
         assert!(bytes.is_empty() || bytes.ends_with(b"\r\n\r\nok"), "{}", String::from_utf8_lossy(&bytes));
         served += usize::from(!bytes.is_empty());

@@ -41,7 +41,7 @@ fn always(status: u16, fields: &'static str) -> Origin {
     Origin::answer(move |_| answer(status, fields, "no")).unwrap()
 }
 
-/// Answers the first `failures` requests with 503 and `fields`, the others with 200 and the body that came.
+/// Responds to the first `failures` requests with 503 and `fields`, the others with 200 and the body that came.
 fn recovering(failures: usize, fields: &'static str) -> Origin {
     let seen = AtomicUsize::new(0);
     Origin::answer(move |request| match seen.fetch_add(1, Ordering::SeqCst) < failures {
@@ -106,7 +106,7 @@ fn a_body_is_sent_again_as_it_was() {
 fn the_last_answer_is_the_clients() {
     let (one, other) = (always(503, "X-Node: 1\r\n"), always(503, "X-Node: 2\r\n"));
     let policy = json!({ "retry_on": ["5xx"], "back_off": { "base_interval": 0.001 } });
-    // More attempts than nodes: each is asked again.
+    // More attempts than nodes: each is queried again.
     let gateway = gateway(&[&one, &other], json!({ "retries": 3, "retry_policy": policy }));
     assert_eq!(ask(&gateway, "GET", "", ""), (503, "no".to_owned()));
     assert_eq!((one.requests(), other.requests()), (2, 2));
@@ -213,7 +213,7 @@ fn a_policy_without_effect_is_refused() {
     let text =
         String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
     assert!(!output.status.success(), "{text}");
-    assert!(text.contains("retry_policy") && text.contains("names no condition"), "{text}");
+    assert!(text.contains("retry_policy") && text.contains("has no condition"), "{text}");
 }
 
 fn hedging(rules: Value) -> Value {
@@ -222,7 +222,7 @@ fn hedging(rules: Value) -> Value {
     json!({ "retry_policy": policy })
 }
 
-/// An origin that answers no request and counts the connections that were closed on it.
+/// An origin that responds to no request and counts the connections that were closed on it.
 fn left_alone(closed: &Arc<AtomicUsize>) -> Origin {
     let closed = Arc::clone(closed);
     Origin::serve(move |mut peer| {
@@ -248,7 +248,7 @@ fn the_first_of_two_answers_is_served_and_the_other_attempt_taken_back() {
     assert_eq!(good.connections(), 1);
 }
 
-/// A node that verifies signatures, each over the Host of who was asked, and one that never answers.
+/// A node that verifies signatures, each over the Host of who was queried, and one that never responds.
 #[test]
 fn the_second_request_is_signed_for_its_node() {
     let (seen, good) = (Arc::default(), always(200, ""));
@@ -320,7 +320,7 @@ fn a_second_node_that_fails_leaves_the_first_its_time() {
     .unwrap();
     let gateway = gateway(&[&slow, &closing], hedging(json!({})));
     for _ in 0..4 {
-        // Whichever is asked first: a reset is retried, and a hedge that fails is let go.
+        // Whichever is queried first: a reset is retried, and a hedge that fails is let go.
         assert_eq!(ask(&gateway, "GET", "", ""), (200, "slow".to_owned()));
     }
 }

@@ -34,7 +34,7 @@ fn programs_gain_no_privileges_and_memory_is_not_dumped() {
     let origin = Origin::echo("a").unwrap();
     let is_root = rustix::process::getuid().is_root();
     for core_dumps in [false, true] {
-        // The change of the user has an effect of its own on dumps.
+        // The change of the user has its own effect on dumps.
         let user = if is_root { ", user: nobody" } else { "" };
         let settings = format!("process: {{ core_dumps: {core_dumps}{user} }}");
         let gateway = Gateway::start(SIGMA, &catch_all(&settings, &nodes(&[&origin]), "")).unwrap();
@@ -228,7 +228,7 @@ fn a_reload_that_names_a_file_outside_is_refused() {
         let log = setup.outside.path().join("access.log");
         setup.rewrite(json!({ "access_log": log }));
         let refused = setup.reload().unwrap_err();
-        let place = format!("`access_log.path`: {} is outside of the sandbox", log.display());
+        let place = format!("`access_log.path`: {} is outside the sandbox", log.display());
         assert!(refused.contains(&place) && refused.contains("sigma upgrade"), "{refused}");
         setup.serves_everything();
         assert!(!log.exists());

@@ -305,7 +305,7 @@ fn admin_of(gateway: &Gateway) -> Address {
     address
 }
 
-/// Calls are answered 200 whatever their method and outcome; the outcome is `code`.
+/// Calls get 200 whatever their method and outcome; the outcome is `code`.
 #[test]
 fn the_five_admin_calls_of_niubix() {
     let (a, b) = (Origin::echo("a").unwrap(), Origin::echo("b").unwrap());

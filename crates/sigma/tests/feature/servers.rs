@@ -55,7 +55,7 @@ fn built(name: &str, file: &str, build: impl FnOnce(&Path, &Path)) -> PathBuf {
     built
 }
 
-/// Returns the answer of a server at this port; None if it does not. `line` has no version.
+/// Returns the response of a server at this port; None if it does not. `line` has no version.
 fn try_ask(port: u16, line: &str, fields: &str, body: &str) -> Option<Message> {
     let mut peer = Peer::connect(&Address::Tcp(([127, 0, 0, 1], port).into())).ok()?.with_deadline(PATIENCE);
     let length = if body.is_empty() { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
@@ -63,7 +63,7 @@ fn try_ask(port: u16, line: &str, fields: &str, body: &str) -> Option<Message> {
     peer.ask(format!("{line} HTTP/1.1\r\n{host}{fields}{length}\r\n{body}")).ok()
 }
 
-/// The same; it must answer.
+/// The same; it must respond.
 fn ask(port: u16, line: &str, fields: &str, body: &str) -> Message {
     try_ask(port, line, fields, body).unwrap_or_else(|| panic!("{line} is not answered"))
 }
@@ -292,11 +292,13 @@ fn nodes_follow_consul() {
     turns_to(&gateway_of_all, "b");
 
     consul.kill();
-    assert!(until(PATIENCE, || gateway_of_all.stderr().contains("the last one stays")));
+    assert!(until(PATIENCE, || gateway_of_all.stderr().contains("the last list stays in use")));
     turns_to(&gateway_of_all, "b");
     // It comes back empty, and its index starts again.
     consul.run();
-    assert!(until(PATIENCE, || gateway_of_all.stderr().contains("most nodes of a service are gone at once")));
+    assert!(until(PATIENCE, || gateway_of_all
+        .stderr()
+        .contains("most nodes of a service disappeared at once")));
     turns_to(&gateway_of_all, "503");
     consul.register("a", "v1", &a);
     turns_to(&gateway_of_all, "a");
@@ -321,7 +323,7 @@ fn services_of_consul_take_turns() {
     consul.register("b", "v2", &b);
     consul.put("/v1/agent/service/deregister/a", None);
     turns_to(&gateway, "b");
-    assert!(!gateway.stderr().contains("no list of nodes"), "{}", gateway.stderr());
+    assert!(!gateway.stderr().contains("cannot get the list of nodes"), "{}", gateway.stderr());
 }
 
 #[test]
@@ -345,14 +347,17 @@ fn nodes_follow_the_keys_of_consul() {
     let mut settings = consul.settings();
     settings["consul_kv"]["token"] = "wrong".into();
     let refused = self::gateway(&settings, &json!({ "service_name": "web", "discovery_type": "consul_kv" }));
-    assert!(until(PATIENCE, || refused.stderr().contains("answered status 403")), "{}", refused.stderr());
+    assert!(
+        until(PATIENCE, || refused.stderr().contains("responded with status 403")),
+        "{}",
+        refused.stderr()
+    );
 }
 
 /// The version of the API server in `/version`; without it that is v0.0.0.
 const KUBERNETES: &str = "-X k8s.io/component-base/version.gitVersion=v1.34.1 -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=34";
 
-/// An API server of one test alone, over an etcd of its own. There are no controllers: the test writes their
-/// objects.
+/// An API server of one test alone, over its own etcd. There are no controllers: the test writes their objects.
 struct Kubernetes {
     dir: tempfile::TempDir,
     etcd: EtcdServer,
@@ -497,7 +502,11 @@ fn nodes_follow_kubernetes() {
     turns_to(&gateway, "a");
 
     kubernetes.kill();
-    assert!(until(PATIENCE, || gateway.stderr().contains("the last one stays")), "{}", gateway.stderr());
+    assert!(
+        until(PATIENCE, || gateway.stderr().contains("the last list stays in use")),
+        "{}",
+        gateway.stderr()
+    );
     turns_to(&gateway, "a");
     kubernetes.run();
     kubernetes.write("POST", SLICES, &slice("b", &b));
@@ -525,7 +534,11 @@ fn endpoints_of_kubernetes_are_known_where_the_gateway_may_read_them() {
     // All namespaces are more than it may read.
     let discovery = json!({ "kubernetes": kubernetes.cluster(&json!({ "namespace_selector": {} })) });
     let refused = gateway(&discovery, &upstream);
-    assert!(until(PATIENCE, || refused.stderr().contains("answered status 403")), "{}", refused.stderr());
+    assert!(
+        until(PATIENCE, || refused.stderr().contains("responded with status 403")),
+        "{}",
+        refused.stderr()
+    );
 }
 
 /// A Eureka of one test alone, which keeps nothing over a restart.
@@ -586,7 +599,11 @@ fn nodes_follow_eureka() {
     assert_eq!(status(eureka.port, "PUT", out, None), Some(200));
     turns_to(&gateway, "b");
     eureka.kill();
-    assert!(until(PATIENCE, || gateway.stderr().contains("the last one stays")), "{}", gateway.stderr());
+    assert!(
+        until(PATIENCE, || gateway.stderr().contains("the last list stays in use")),
+        "{}",
+        gateway.stderr()
+    );
     turns_to(&gateway, "b");
     eureka.run();
     eureka.register("a", &a);
@@ -664,7 +681,7 @@ impl Nacos {
         assert!(until(PATIENCE, is_done), "{method} {target}");
     }
 
-    /// Waits for an answer of this origin; it registers again meanwhile, as it would go without a beat.
+    /// Waits for a response of this origin; it registers again meanwhile, as it would go without a beat.
     fn turns_to(&self, gateway: &Gateway, origin: &Origin, want: &str) {
         let turned = until(PATIENCE, || {
             self.write("POST", origin);
@@ -706,7 +723,7 @@ fn nodes_follow_nacos() {
     let dump = Operator::new(gateways[0].control_address()).get("/v1/discovery/nacos/dump").unwrap();
     assert_eq!(dump["services"]["default/shop/G/web"]["nodes"][0]["weight"], 2);
     nacos.kill();
-    let is_told = |gateway: &Gateway| gateway.stderr().contains("the last one stays");
+    let is_told = |gateway: &Gateway| gateway.stderr().contains("the last list stays in use");
     assert!(until(PATIENCE, || gateways.iter().all(is_told)), "{}", gateways[0].stderr());
     gateways.iter().for_each(|gateway| turns_to(gateway, "b"));
     nacos.run();
@@ -733,6 +750,6 @@ fn users_log_in_to_nacos() {
     assert!(until(PATIENCE, || stranger.stderr().contains("cannot log in")), "{}", stranger.stderr());
     // A client without a login is refused.
     let nobody = nacos.gateway("", &json!({}));
-    assert!(until(PATIENCE, || nobody.stderr().contains("answered status 403")), "{}", nobody.stderr());
+    assert!(until(PATIENCE, || nobody.stderr().contains("responded with status 403")), "{}", nobody.stderr());
     assert!(until(PATIENCE, || nobody.stderr().contains("refuses a subscription")), "{}", nobody.stderr());
 }

@@ -156,7 +156,8 @@ routes: [{{ id: all, uri: \"/*\", upstream: {{ nodes: {nodes} }} }}]\n",
         let (said, told) = (String::from_utf8_lossy(&output.stderr), fs::read_to_string(&log).unwrap());
         assert!(!output.status.success(), "{said}");
         assert!(
-            said.contains("listens there") || format!("{said}{told}").contains("runs with this file"),
+            said.contains("listens on this address")
+                || format!("{said}{told}").contains("runs with this file"),
             "{said}{told}"
         );
         kill_process(pid().unwrap(), Signal::TERM).unwrap();

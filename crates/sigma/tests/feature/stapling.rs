@@ -1,4 +1,4 @@
-//! OCSP answers: fetched from OpenSSL as a responder, stapled, and kept.
+//! OCSP responses: fetched from OpenSSL as a responder, stapled, and kept.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -22,16 +22,16 @@ pub(crate) struct Responder {
     asked: Arc<AtomicUsize>,
 }
 
-/// How it answers.
+/// How it responds.
 #[derive(Clone)]
 pub(crate) struct Manner {
     /// The index of issued certificates; None: it is away.
     pub(crate) index: Option<&'static str>,
     /// Who signs.
     pub(crate) signer: &'static str,
-    /// How many bytes follow the answer that do not belong to it.
+    /// How many bytes follow the response that do not belong to it.
     pub(crate) excess: usize,
-    /// It does not answer yet.
+    /// It does not respond yet.
     pub(crate) holds: bool,
 }
 
@@ -58,7 +58,7 @@ impl Responder {
         Responder { port, manner, asked }
     }
 
-    /// How often it was asked.
+    /// How often it was queried.
     pub(crate) fn asked(&self) -> usize {
         self.asked.load(Ordering::Acquire)
     }
@@ -184,18 +184,18 @@ fn a_responders_answer_is_stapled_and_outlives_both() {
     gateway.kill().unwrap();
     gateway.start_again().unwrap();
     assert_eq!(stapled(&gateway), "good");
-    told(&gateway, "no new answer to staple");
+    told(&gateway, "cannot get a new OCSP response");
     assert_eq!(stapled(&gateway), "good");
-    // Others cannot sign an answer, nor an answer for too much.
+    // Others cannot sign a response, nor a response for too much.
     responder.set(|manner| (manner.index, manner.signer) = (Some("revoked.txt"), "other"));
-    told(&gateway, "the answer is signed neither by the issuer");
+    told(&gateway, "is not signed by the issuer");
     responder.set(|manner| (manner.signer, manner.excess) = ("ca", 1 << 20));
     told(&gateway, "larger than `max_bytes`");
     assert_eq!(stapled(&gateway), "good");
     // A revoked certificate loses its good staple.
     responder.set(|manner| manner.excess = 0);
     becomes(&gateway, "nothing");
-    told(&gateway, "its authority says that this certificate was revoked");
+    told(&gateway, "this certificate is revoked");
     gateway.kill().unwrap();
     responder.set(|manner| manner.index = None);
     gateway.start_again().unwrap();
@@ -229,17 +229,17 @@ fn a_missing_required_staple_is_reported() {
     responder.set(|manner| manner.index = None);
     let must = |wish: Value| json!([ssl(dir.path(), "must", wish)]);
     let without = gateway(must(json!({})), &origin, json!({}));
-    told(&without, "this certificate has to be stapled and is not");
+    told(&without, "this certificate requires stapling");
     drop(without);
     let by_settings = json!({ "ocsp_stapling": { "enabled": true, "retry_s": 1, "retry_max_s": 1 } });
     let with = gateway(must(json!({})), &origin, by_settings.clone());
-    told(&with, "nothing is stapled to this certificate, which has to be");
+    told(&with, "cannot staple this certificate, which requires stapling");
     responder.set(|manner| manner.index = Some("good.txt"));
     becomes(&with, "good");
-    told(&with, "is stapled to this certificate again");
+    told(&with, "this certificate is stapled again");
     // The setting of the ssl itself counts.
     let off = gateway(must(json!({ "ocsp_stapling": { "enabled": false } })), &origin, by_settings);
-    told(&off, "this certificate has to be stapled and is not");
+    told(&off, "this certificate requires stapling");
     assert_eq!(stapled(&off), "nothing");
 }
 

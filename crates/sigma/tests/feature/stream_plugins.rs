@@ -80,7 +80,7 @@ fn sessions_are_shown_to_prometheus() {
     assert_eq!(number(&page, &bytes("egress", "downstream")), number(&page, &bytes("ingress", "upstream")));
     promtool_reads(&page);
 
-    // Sessions that a plugin closes are counted with its status, under the name if that is asked for.
+    // Sessions that a plugin closes are counted with its status, under the name if that is requested.
     let refused =
         json!({ "prometheus": { "prefer_name": true }, "ip-restriction": { "blacklist": ["127.0.0.1"] } });
     gateway.rewrite(&text(refused)).unwrap();

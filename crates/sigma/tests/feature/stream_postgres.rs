@@ -131,7 +131,7 @@ fn bytes_in_cleartext_are_refused() {
             let answer = rest(begun(&gateway, &[(&bytes, b"")]).await).await;
             assert!(answer.is_empty(), "{bytes:?} {answer:?}");
         }
-        // Cleartext behind the answer, and requests without an end.
+        // Cleartext behind the response, and requests without an end.
         let answer = rest(begun(&gateway, &[(SSL_REQUEST, b"S"), (STARTUP, b"")]).await).await;
         assert!(!answer.windows(3).any(|part| part == b"one"), "{answer:?}");
         let answer = rest(begun(&gateway, &[(SSL_REQUEST, b"S"), (SSL_REQUEST, b"")]).await).await;
@@ -147,7 +147,7 @@ fn bytes_in_cleartext_are_refused() {
     counts(&gateway, "sigma_refusals_total{kind=\"cleartext_on_tls_listener\"}", 9);
     let log = gateway.stderr();
     assert!(log.contains("reason=\"cleartext_on_tls_listener\""), "{log}");
-    assert!(log.contains("bytes came behind PostgreSQL"), "{log}");
+    assert!(log.contains("extra bytes after PostgreSQL"), "{log}");
     assert_eq!(origin.connections(), 0);
 }
 
@@ -286,7 +286,7 @@ fn a_node_that_declines_tls_gets_no_session() {
     let pair = root.issue("*.own.test").files(dir.path(), "own");
     let listener = json!({ "stream": "tls", "tls": { "certificates": [pair] } });
     for (response, reason) in [
-        (&b"N"[..], "the node has no TLS: it responded N to PostgreSQL"),
+        (&b"N"[..], "the node does not support TLS: it responded N to PostgreSQL"),
         (b"E\0\0\0\x09S\0\0", "the node did not respond S or N to PostgreSQL"),
         (b"SR\0\0\0\x08\0\0\0\0", "response to PostgreSQL"),
     ] {
@@ -327,7 +327,7 @@ fn a_node_that_shakes_hands_itself_gets_the_request_of_its_client() {
             let mut stream = client.shake(begun(&gateway, opening).await, "db.test").await.unwrap();
             assert_eq!(greeting(&mut stream).await, "database");
         }
-        // Clients that begin with TLS are passed on as they are.
+        // Clients that begin with TLS are forwarded as they are.
         assert_eq!(*seen.borrow(), [SSL_REQUEST.to_vec(), Vec::new()]);
     });
 }
@@ -352,7 +352,7 @@ fn an_upstream_that_would_send_cleartext_is_refused() {
     to["scheme"] = "tls".into();
     to["checks"] = json!({ "active": { "type": "https" } });
     let (ok, said) = check(to.clone());
-    assert!(!ok && said.contains("answer no probes of HTTP"), "{said}");
+    assert!(!ok && said.contains("do not respond to HTTP"), "{said}");
     to["checks"]["active"]["port"] = json!(8008);
     let (ok, said) = check(to);
     assert!(ok, "{said}");

@@ -49,7 +49,7 @@ fn greeting(gateway: &Gateway) -> String {
     gateway.connect().unwrap().read_line().unwrap_or_default()
 }
 
-/// A session's greeting, and the answer to `sent`.
+/// A session's greeting, and the response to `sent`.
 pub(crate) fn talk(gateway: &Gateway, sent: &str) -> (String, String) {
     let mut peer = gateway.connect().unwrap();
     let greeting = peer.read_line().unwrap();
@@ -205,7 +205,7 @@ fn routes_are_found_by_address_and_plugins_refuse() {
     assert!(is_closed(&gateway), "one at a time");
     held.half_close().unwrap();
     held.read_to_close().unwrap();
-    // The place is given back when the session is over.
+    // The place is given back when the session has ended.
     assert!(until(PATIENCE, || !is_closed(&gateway)));
 }
 
@@ -241,7 +241,7 @@ fn clients_of_mqtt_keep_to_their_broker() {
     let broker_of = |client_id: &str| {
         let packet = mqtt_connect(client_id);
         let mut peer = gateway.connect().unwrap();
-        // In pieces: it is looked at when it is whole, and passed on as it was.
+        // In pieces: it is looked at when it is whole, and forwarded as it was.
         packet.iter().for_each(|byte| peer.send([*byte]).unwrap());
         let name = peer.read_line().unwrap();
         peer.half_close().unwrap();

@@ -19,7 +19,7 @@ fn sloppy(origin: &Origin) -> Value {
         "plugins": {"limit-count": {"count": 1, "time_window": 60, "rejeted_code": 429}}})
 }
 
-/// The warnings of an answer.
+/// The warnings of a response.
 fn warnings(answer: &Message) -> Vec<&str> {
     let fields = answer.head.fields.iter();
     let told = fields.filter(|(name, _)| name.eq_ignore_ascii_case("x-sigma-warning"));
@@ -73,7 +73,7 @@ fn unknown_fields_may_be_warned_of() {
     let expected = [
         "upstream.tls.verfy: unknown field `verfy`, without effect (did you mean `verify`?)",
         "plugins.limit-count.rejeted_code: unknown field `rejeted_code`, without effect (did you mean `rejected_code`?)",
-        "plugins.limit-count.rejected_code: clients over the limit get 503, as in an outage (write `rejected_code: 429`, or 503)",
+        "plugins.limit-count.rejected_code: clients over the limit get 503, as in an outage (write `rejected_code: 429`, or 503 if you mean it)",
     ];
     assert_eq!(warnings(&answer), expected);
     let in_status = [

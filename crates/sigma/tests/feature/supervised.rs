@@ -100,7 +100,7 @@ fn orders_go_through_the_parent() {
     let (is_done, said) = told("reload");
     assert!(!is_done && said.contains("the old configuration stays in force"), "{said}");
     let (is_done, said) = told("upgrade");
-    assert!(!is_done && said.contains("the old process goes on"), "{said}");
+    assert!(!is_done && said.contains("the old process keeps serving"), "{said}");
     assert!(serves(&parent));
     parent.rewrite(&catch_all(SETTINGS, &nodes(&[&b]), "")).unwrap();
     assert_eq!(told("upgrade"), (true, String::new()), "{}", parent.stderr());
@@ -200,18 +200,18 @@ fn a_gateway_that_gives_no_sign_of_life_is_replaced() {
     let stands = || fs::read_to_string(format!("/proc/{first}/stat")).is_ok_and(|stat| stat.contains(") T "));
     assert!(until(PATIENCE, stands));
     assert!(serves(&parent), "whoever connects meanwhile waits");
-    assert!(parent.stderr().contains("no sign of life"), "{}", parent.stderr());
+    assert!(parent.stderr().contains("does not respond: killing it"), "{}", parent.stderr());
     assert_ne!(gateway_of(&parent), first);
 }
 
-/// A parent that is killed leaves a gateway that goes on.
+/// A parent that is killed leaves a gateway that continues.
 #[test]
 fn the_gateway_outlives_its_parent() {
     let origin = Origin::echo("a").unwrap();
     let mut parent = start(SETTINGS, &origin);
     let gateway = gateway_of(&parent);
     parent.kill().unwrap();
-    assert!(until(PATIENCE, || parent.stderr().contains("the parent has ended")), "{}", parent.stderr());
+    assert!(until(PATIENCE, || parent.stderr().contains("the parent process ended")), "{}", parent.stderr());
     assert!(serves(&parent));
     signal(gateway, Signal::TERM);
     assert!(until(PATIENCE, || !serves(&parent)));
@@ -234,7 +234,7 @@ fn said(parent: &Gateway, text: &str) -> usize {
     parent.stderr().matches(text).count()
 }
 
-const GOES_ON: &str = "the parent goes on as another program";
+const GOES_ON: &str = "the parent process executes the new program";
 
 /// With an upgrade the parent is replaced as well, in its own process, and does all that it did before.
 #[test]

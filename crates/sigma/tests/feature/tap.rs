@@ -27,7 +27,7 @@ impl Reader {
         peer.read_head().unwrap().line.contains(" 200 ").then(|| Reader(peer))
     }
 
-    /// The next line, which is a chunk of its own; null at the end.
+    /// The next line, which is its own chunk; null at the end.
     fn next(&mut self) -> Value {
         let size = usize::from_str_radix(&self.0.read_line().unwrap(), 16).unwrap();
         let line = self.0.read_exactly(size).unwrap();
@@ -72,7 +72,7 @@ fn refused(gateway: &Gateway, key: &str, query: &str) -> (u16, String) {
     (answer.status(), answer.text())
 }
 
-/// Two routes to an origin, one of which asks for a key under a name of its own.
+/// Two routes to an origin, one of which requests a key under its own name.
 fn world(settings: &str) -> (Gateway, Origin) {
     let origin = Origin::echo("a").unwrap();
     let gateway = start(&format!("{EMBEDDED}\n{settings}"));
@@ -155,7 +155,7 @@ fn taps_are_for_admins_and_there_are_only_so_many() {
         let (status, text) = refused(&gateway, key, query);
         assert!(status == expected && text.contains(words), "{key} {query}: {status} {text}");
     }
-    // Its time is over.
+    // Its time has ended.
     assert_eq!(first.news()["type"], "end");
     let control = Operator::new(gateway.control_address());
     assert_eq!(control.call("GET", "/v1/tap", None).unwrap().status(), 403);

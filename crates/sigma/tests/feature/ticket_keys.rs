@@ -1,4 +1,4 @@
-//! Sessions that go on at another gateway, or after a restart.
+//! Sessions that continue at another gateway, or after a restart.
 
 use std::path::Path;
 use std::process::Command;
@@ -34,7 +34,7 @@ fn openssl(gateway: &Gateway, dir: &Path, options: &str) -> String {
     text_of(&paste(dir, &command, &[]))
 }
 
-/// Whether the session of one gateway goes on at another one.
+/// Whether the session of one gateway continues at another one.
 fn goes_on(from: &Gateway, to: &Gateway, dir: &Path, version: &str) -> bool {
     let first = openssl(from, dir, &format!("{version} -sess_out session.pem"));
     assert!(first.contains("New, TLSv1."), "{first}");
@@ -60,7 +60,7 @@ fn gateways_of_one_etcd_go_on_with_each_others_sessions() {
     // It is one record, which says nothing to who cannot open it, and stays as it is.
     assert_eq!(server.count("/apisix/data_plane/ticket_keys").unwrap(), 1);
     let stranger = shared(&server, &files, "[fedcba9876543210]");
-    let said = "sealed by none of `data_encryption.keyring`";
+    let said = "no key of `data_encryption.keyring` decrypts";
     assert!(until(PATIENCE, || stranger.stderr().contains(said)), "{}", stranger.stderr());
     assert!(!goes_on(&first, &stranger, dir, "-tls1_3"));
     // A keyring that is being changed opens by any of its keys.
@@ -88,7 +88,7 @@ fn kept(root: &Authority, origin: &Origin, client: Value, more: Value) -> String
     config(json!({ "alpn": ["http/1.1"] }), to_origin(origin), rest)
 }
 
-/// Whether a client goes on with a session; an error if it is not served.
+/// Whether a client continues with a session; an error if it is not served.
 async fn resumed(gateway: &Gateway, client: &sigma_net::tls::ClientTls) -> Result<bool, String> {
     let mut stream = shake(gateway, client, "a.test").await?;
     let is_resumed = stream.tls().unwrap().is_resumed;

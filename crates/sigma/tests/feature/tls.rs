@@ -124,7 +124,7 @@ pub(crate) async fn shake(gateway: &Gateway, client: &ClientTls, name: &str) -> 
     client.shake(socket, name).await.map_err(|error| error.to_string())
 }
 
-/// One request and its answer, head and body.
+/// One request and its response, head and body.
 pub(crate) async fn ask(
     stream: &mut Stream,
     host: &str,
@@ -220,7 +220,7 @@ fn a_listener_without_a_certificate_for_a_name_says_so() {
         let refused = shown(&gateway, &root, "b.test").await.unwrap_err();
         assert!(refused.contains("UnrecognisedName") || refused.contains("UnrecognizedName"), "{refused}");
     });
-    // Without a name the fallback is asked for.
+    // Without a name the fallback is requested.
     let (ok, output) = openssl(&gateway, &["-noservername"]);
     assert!(ok && output.contains("CN = a.test"), "{output}");
 }
@@ -277,7 +277,7 @@ fn a_session_goes_on_as_the_settings_say() {
             for first in [true, false] {
                 let mut stream = shake(&gateway, &client, "a.test").await.unwrap();
                 assert_eq!(stream.tls().unwrap().is_resumed, expected && !first, "{resumption}");
-                // The ticket comes with the answer.
+                // The ticket comes with the response.
                 assert_eq!(status(&ask(&mut stream, "a.test", "/", "").await.unwrap()), 200);
             }
         });
@@ -292,7 +292,7 @@ pub(crate) fn admin(gateway: &Gateway, method: &str, path: &str, body: &Value) -
     until(PATIENCE, || {
         Peer::connect(&gateway.admin_address()).map(|connected| peer = Some(connected)).is_ok()
     });
-    // On a busy machine an answer takes its time.
+    // On a busy machine a response takes its time.
     let mut peer = peer.unwrap().with_deadline(PATIENCE);
     let head = format!("{method} /apisix/admin/{path} HTTP/1.1\r\nHost: admin\r\nX-API-KEY: test-key\r\n");
     let answer = peer.ask(format!("{head}Content-Length: {}\r\n\r\n{body}", body.len())).unwrap();
@@ -399,7 +399,7 @@ fn clients_show_their_certificates() {
             (None, "lax.test", "lax.test", "/closed", Some(400)),
             (Some(&stranger), "lax.test", "lax.test", "/stranger", Some(400)),
             (Some(&known), "lax.test", "lax.test:443", "/closed", Some(200)),
-            // One name is no way to another one that asks for more.
+            // One name is no way to another one that requests more.
             (None, "open.test", "strict.test", "/", Some(421)),
             (None, "open.test", "LAX.test", "/open", Some(421)),
             (None, "open.test", "strict.test.", "/", Some(421)),
@@ -575,7 +575,7 @@ pub(crate) async fn node(issued: &Issued, clients: Option<&Authority>) -> (u16, 
     (port, seen)
 }
 
-/// Answers every request on an HTTP/2 connection.
+/// Responds to every request on an HTTP/2 connection.
 async fn answer_streams(stream: Stream) {
     let mut connection = h2::server::handshake(stream).await.unwrap();
     while let Some(Ok((request, mut respond))) = connection.accept().await {
@@ -635,7 +635,7 @@ fn nodes_over_tls_are_verified_and_shown_a_certificate() {
             }
             assert!(until(PATIENCE, || gateway.stdout().contains(&format!("{expected} https"))));
         }
-        // The client's own host is asked for, and verified, where it is passed on.
+        // The client's own host is requested, and verified, where it is forwarded.
         let tls = json!({ "verify": true, "ca": root.pem });
         let gateway = in_cleartext(json!({ "nodes": nodes, "scheme": "https", "tls": tls }), json!({}));
         assert_eq!(plain(&gateway, "node.test").await, 200);
@@ -720,7 +720,7 @@ fn a_trusted_balancer_says_whose_connection_it_is() {
     assert!(answer.contains("\"x-real-ip\",\"127.0.0.1\""), "{answer}");
 }
 
-/// A step of a client: a header, then a request; the answer in lower case.
+/// A step of a client: a header, then a request; the response in lower case.
 trait AskAfter {
     fn ask_after(&mut self, header: &[u8], request: &[u8]) -> String;
 }
@@ -780,7 +780,7 @@ fn nodes_get_the_address_of_the_client() {
                 assert!(header.starts_with(b"\r\n\r\n\0\r\nQUIT\n\x21\x11"), "{header:?}");
                 assert_eq!(header[24..26], client.local_port().to_be_bytes());
             }
-            // The same client's next request may go on with it.
+            // The same client's next request may continue with it.
             for _ in 0..2 {
                 node.read_request().unwrap();
                 node.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();

@@ -89,7 +89,7 @@ fn certificate_files_are_read_again_by_a_reload() {
     run(async {
         let mut open = shake(&gateway, &root.client(None), "a.test").await.unwrap();
         second.files(dir.path(), "own");
-        // Not before it is asked for.
+        // Not before it is requested.
         assert_eq!(shown(&gateway, &root, "a.test").await, Ok(der(&first)));
         gateway.reload().unwrap();
         let mut row = 0;
@@ -221,7 +221,7 @@ fn certificates_and_keys_may_stand_in_the_environment() {
     };
     assert_eq!(checked(&sigma), (true, String::new()));
     let (valid, said) = checked(Path::new(SIGMA));
-    assert!(!valid && said.contains("there is no environment variable `A_CERT`"), "{said}");
+    assert!(!valid && said.contains("the environment variable `A_CERT` is not set"), "{said}");
     let gateway = Gateway::start(sigma.to_str().unwrap(), &text).unwrap();
     run(async { while shown(&gateway, &root, "a.test").await.as_ref() != Ok(&der(&first)) {} });
     drop(gateway);

@@ -121,7 +121,7 @@ fn an_ssl_narrows_the_versions_for_its_names() {
     }
 }
 
-/// Whether OpenSSL goes on with the session in `file`.
+/// Whether OpenSSL continues with the session in `file`.
 fn is_resumed(gateway: &Gateway, file: &Path) -> bool {
     let (ok, output) = openssl(gateway, &["-tls1_2", "-sess_in", file.to_str().unwrap()]);
     assert!(ok, "{output}");
@@ -202,8 +202,8 @@ async fn hello(client: &ClientTls) -> Vec<u8> {
     }
 }
 
-/// A slow client that holds a slot loses it to the next one that needs it, long before its time is over;
-/// where there is room for both, both stay.
+/// A slow client that holds a slot loses it to the next one that needs it, long before its time has ended; where there
+/// is room for both, both stay.
 #[test]
 fn a_handshake_that_stalls_makes_room_for_others() {
     let (root, origin, dir) =
@@ -220,7 +220,7 @@ fn a_handshake_that_stalls_makes_room_for_others() {
             let address = std::net::SocketAddr::from(([127, 0, 0, 1], gateway.address().port().unwrap()));
             let mut dawdler = Stream::connect_tcp(address).await.unwrap();
             dawdler.write_all(&first).await.unwrap();
-            // It is answered, so it has its place.
+            // It gets a response, so it has its place.
             dawdler.read_exact(&mut [0; 5]).await.unwrap();
             shake(&gateway, &client, "a.test").await.unwrap();
             if makes_room {
@@ -269,7 +269,7 @@ fn ciphers_and_curves_are_those_that_are_named() {
     );
     check(&["-servername", b, "-groups", "P-256"], Some("Server Temp Key: ECDH, prime256v1"));
     check(&["-servername", b, "-groups", "P-384"], None);
-    assert!(gateway.stderr().contains("there is no DHE, only ECDHE"), "{}", gateway.stderr());
+    assert!(gateway.stderr().contains("Sigma has ECDHE, not DHE"), "{}", gateway.stderr());
 }
 
 #[test]

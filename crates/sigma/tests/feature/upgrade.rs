@@ -100,7 +100,7 @@ fn a_successor_that_fails_changes_nothing() {
         let output = sigma_upgrade(&gateway);
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && said.contains(word), "{said}");
-        assert!(said.contains("the old process goes on"), "{said}");
+        assert!(said.contains("the old process keeps serving"), "{said}");
         assert_eq!(gateway.pid(), pid);
         assert_eq!(gateway.connect().unwrap().with_deadline(PATIENCE).get("/").unwrap().status(), 200);
         assert!(counters(&gateway).contains("sigma_requests_total"), "operators are answered");
@@ -108,9 +108,9 @@ fn a_successor_that_fails_changes_nothing() {
     install(&program, "#!/bin/sh\nexit 7\n");
     refused("exit status: 7");
     install(&program, "not a program");
-    refused("cannot be started");
+    refused("cannot start");
     fs::remove_file(&program).unwrap();
-    refused("cannot be started");
+    refused("cannot start");
     fs::copy(SIGMA, &program).unwrap();
     gateway.rewrite("listeners: [nonsense").unwrap();
     refused("sigma.yaml");

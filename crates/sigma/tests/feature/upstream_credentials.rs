@@ -9,7 +9,7 @@ use sigma_testkit::{Gateway, Message, Origin, until};
 
 use crate::{PATIENCE, SIGMA, nodes};
 
-/// The next answer of a token server; `N` is replaced by the number of the request.
+/// The next response of a token server; `N` is replaced by the number of the request.
 struct Tokens {
     port: u16,
     asked: Arc<Mutex<Vec<String>>>,
@@ -47,7 +47,7 @@ impl Tokens {
     }
 }
 
-/// Answers one request, and closes the connection.
+/// Responds to one request, and closes the connection.
 fn serve(mut stream: TcpStream, asked: &Mutex<Vec<String>>, answer: &Mutex<(u16, String)>) {
     let mut text = Vec::new();
     let mut bytes = [0; 4096];
@@ -119,7 +119,7 @@ fn a_token_of_the_gateways_own() {
     ];
     tokens.says(503, "{}");
     let gateway = Gateway::start(SIGMA, &document(&origin, &routes)).unwrap();
-    // No token, no request; and a server that is asked again.
+    // No token, no request; and a server that is queried again.
     assert_eq!(told(&ask(&gateway, "/own", LIE)), "503");
     tokens.says(200, r#"{"access_token":"tN","token_type":"Bearer","expires_in":300}"#);
     assert!(

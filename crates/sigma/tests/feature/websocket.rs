@@ -80,13 +80,13 @@ pub(crate) fn read_frame<E>(
     Ok((raw, first, payload))
 }
 
-/// A node that takes WebSockets and answers other requests with its name. Messages come back as
-/// they were framed, pings are answered, `leave` makes it close with 3001 and `ask` makes it ping.
+/// A node that takes WebSockets and responds to other requests with its name. Messages come back as they were framed,
+/// pings get a response, `leave` makes it close with 3001 and `ask` makes it ping.
 struct Node {
     origin: Origin,
     /// Small frames as they came, masks included.
     seen: Arc<Mutex<Vec<Vec<u8>>>>,
-    /// WebSockets that are over.
+    /// WebSockets that have ended.
     over: Arc<Mutex<usize>>,
 }
 
@@ -329,7 +329,7 @@ fn messages_of_every_size_pass_both_ways() {
     }
 }
 
-/// A port whose connections go on to the gateway over TLS. Open until the tests end.
+/// A port whose connections continue to the gateway over TLS. Open until the tests end.
 fn sealed(gateway: &Gateway, client: ClientTls) -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -446,9 +446,9 @@ fn an_idle_websocket_ends_and_one_in_use_does_not() {
             assert_eq!(socket.ask(PING, b"still here"), (PONG, b"still here".to_vec()), "{by:?}");
         }
         let silent = Instant::now();
-        // Over HTTP/2 an end that neither side asked for is a stream taken back.
+        // Over HTTP/2 an end that neither side requested is a stream taken back.
         assert_eq!(socket.end().is_ok(), by == By::Upgrade, "{by:?}");
-        // The gateway's clock is coarse, and began with the answer to the last ping.
+        // The gateway's clock is coarse, and began with the response to the last ping.
         assert!(silent.elapsed() > IDLE / 2, "{by:?}: {:?}", silent.elapsed());
         assert!(until(PATIENCE, || *node.over.lock().unwrap() == over + 1), "the node is told, {by:?}");
     }

@@ -98,7 +98,7 @@ pub(crate) struct Stored {
 
 /// A value that was found.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Found {
+pub(crate) struct DictionaryValue {
     pub(crate) item: Item,
     pub(crate) flags: i32,
     pub(crate) is_expired: bool,
@@ -236,14 +236,14 @@ impl Dictionary {
         key: &[u8],
         now: Duration,
         is_stale_right: bool,
-    ) -> Result<Option<Found>, Failure> {
+    ) -> Result<Option<DictionaryValue>, Failure> {
         let Some(entry) = self.entries.get(key) else { return Ok(None) };
         let is_expired = entry.is_expired(now);
         if is_expired && !is_stale_right {
             return Ok(None);
         }
         let Content::Item(item) = &entry.content else { return Err(Failure("value is a list")) };
-        let found = Found { item: item.clone(), flags: entry.flags, is_expired };
+        let found = DictionaryValue { item: item.clone(), flags: entry.flags, is_expired };
         self.touch(key);
         Ok(Some(found))
     }

@@ -56,7 +56,7 @@ impl Dictionaries {
         for (name, size) in configured {
             let bytes = bytes_of(size).filter(|bytes| (12 << 10..=MOST_BYTES).contains(bytes));
             let bytes = bytes.ok_or_else(|| {
-                format!("custom_lua_shared_dict.{name}: {size} is no size from 12k to 1024m, such as 10m")
+                format!("custom_lua_shared_dict.{name}: {size} is not a size from 12k to 1024m, such as 10m")
             })?;
             sizes.insert(name.clone(), bytes);
         }

@@ -28,7 +28,7 @@ pub(super) fn encode(json: &Json, host: &Host, config: &Config, value: &Value) -
 }
 
 impl Encoder<'_> {
-    /// Appends a value; false if it has no text and is left out.
+    /// Appends a value; false if it has no text and is omitted.
     fn value(&mut self, value: &Value, depth: i64) -> Result<bool, String> {
         if self.text.len() >= self.check_at {
             self.check()?;

@@ -1,4 +1,4 @@
-//! Tests of `cjson`, after the recorded answers of nginx.
+//! Tests of `cjson`, after the recorded responses of nginx.
 
 use super::encode::general;
 use crate::snippets::{check, output_of};

@@ -137,7 +137,7 @@ impl Pattern {
     ///
     /// # Errors
     /// Returns the text of a Lua error where the script has no time left.
-    pub(super) fn run(&self, host: &Host, subject: &[u8], from: usize) -> Result<Found, String> {
+    pub(super) fn run(&self, host: &Host, subject: &[u8], from: usize) -> Result<CaptureResult, String> {
         host.check_time()?;
         if from > subject.len() {
             return Ok(Ok(None));
@@ -159,7 +159,7 @@ impl Pattern {
     }
 
     /// Searches place by place, each within the largest limit, as long as the script has time.
-    fn run_slowly(&self, host: &Host, subject: &[u8], from: usize) -> Result<Found, String> {
+    fn run_slowly(&self, host: &Host, subject: &[u8], from: usize) -> Result<CaptureResult, String> {
         let regex = self.at_place.get_or_init(|| self.again(STEPS[0].1, true));
         let mut place = from;
         while place <= subject.len() {
@@ -199,7 +199,7 @@ impl Pattern {
 }
 
 /// The result of a search.
-type Found = Result<Option<CaptureLocations>, Failure>;
+type CaptureResult = Result<Option<CaptureLocations>, Failure>;
 
 /// PCRE's number for a match that took too many steps.
 const MATCH_LIMIT: i32 = -47;
@@ -213,7 +213,7 @@ fn search(regex: &Regex, subject: &[u8], from: usize) -> Result<Option<CaptureLo
     }
 }
 
-fn found(result: Result<Option<CaptureLocations>, i32>) -> Found {
+fn found(result: Result<Option<CaptureLocations>, i32>) -> CaptureResult {
     result.map_err(|code| Failure(format!("pcre_exec() failed: {}", exec_code(code))))
 }
 

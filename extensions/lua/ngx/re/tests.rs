@@ -1,4 +1,4 @@
-//! Tests of `ngx.re`, after the recorded answers of nginx.
+//! Tests of `ngx.re`, after the recorded responses of nginx.
 
 use crate::snippets::{check, output_of};
 

@@ -1,4 +1,4 @@
-//! Tests of `ngx.shared`, after the recorded answers of nginx.
+//! Tests of `ngx.shared`, after the recorded responses of nginx.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

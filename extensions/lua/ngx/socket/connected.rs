@@ -7,8 +7,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::Sockets;
-use super::held::{Held, TOO_MANY};
-use super::pattern::{Progress, Wanted};
+use super::held::{SocketBytes, TOO_MANY};
+use super::pattern::{Progress, ReadPattern};
 use crate::engine::host::Host;
 use crate::engine::lifetime::{Ends, Lifetime};
 use crate::engine::outbound::{Connection, Worker, text_of};
@@ -50,7 +50,7 @@ pub(super) struct Socket {
     /// The pool's size as `connect` got it.
     pub(super) pool_size: Cell<Option<usize>>,
     /// Bytes that arrived and were not read.
-    unread: RefCell<Held>,
+    unread: RefCell<SocketBytes>,
     /// The peer sends nothing more.
     is_ended: Cell<bool>,
     /// A read failed: later ones fail too.
@@ -223,7 +223,7 @@ impl Socket {
     }
 
     /// Sends all bytes.
-    pub(super) async fn send(self: Rc<Self>, bytes: Held, _busy: Busy) -> Result<usize, String> {
+    pub(super) async fn send(self: Rc<Self>, bytes: SocketBytes, _busy: Busy) -> Result<usize, String> {
         let send_ms = self.timeouts.get().send_ms;
         let (bytes, mut sent) = (bytes.as_slice(), 0);
         while sent < bytes.len() {
@@ -254,7 +254,11 @@ impl Socket {
     }
 
     /// Reads; also whether the text of a search was found.
-    pub(super) async fn read(self: Rc<Self>, wanted: Wanted, _busy: Busy) -> Result<(Vec<u8>, bool), Broken> {
+    pub(super) async fn read(
+        self: Rc<Self>,
+        wanted: ReadPattern,
+        _busy: Busy,
+    ) -> Result<(Vec<u8>, bool), Broken> {
         let most = self.sockets.most_bytes;
         let read_ms = self.timeouts.get().read_ms;
         let mut progress = Progress::default();
@@ -267,7 +271,7 @@ impl Socket {
             }
             if self.is_ended.get() {
                 let partial = self.unread.borrow_mut().take();
-                if matches!(wanted, Wanted::All) {
+                if matches!(wanted, ReadPattern::All) {
                     return Ok((partial, false));
                 }
                 self.is_read_closed.set(true);

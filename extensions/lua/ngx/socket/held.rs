@@ -33,23 +33,23 @@ impl HeldBytes {
     }
 
     /// Room for bytes that arrive.
-    pub(super) fn nothing(&self) -> Held {
-        Held { bytes: Vec::new(), of: self.clone() }
+    pub(super) fn nothing(&self) -> SocketBytes {
+        SocketBytes { bytes: Vec::new(), of: self.clone() }
     }
 
     /// Holds bytes to send; None over the limit.
-    pub(super) fn hold(&self, bytes: Vec<u8>) -> Option<Held> {
-        self.add(bytes.len()).then(|| Held { bytes, of: self.clone() })
+    pub(super) fn hold(&self, bytes: Vec<u8>) -> Option<SocketBytes> {
+        self.add(bytes.len()).then(|| SocketBytes { bytes, of: self.clone() })
     }
 }
 
 /// Bytes that count.
-pub(super) struct Held {
+pub(super) struct SocketBytes {
     bytes: Vec<u8>,
     of: HeldBytes,
 }
 
-impl Held {
+impl SocketBytes {
     pub(super) fn as_slice(&self) -> &[u8] {
         &self.bytes
     }
@@ -79,7 +79,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for SocketBytes {
     fn drop(&mut self) {
         self.of.remove(self.bytes.len());
     }

@@ -20,7 +20,7 @@ use crate::engine::outbound::Outbound;
 use crate::engine::settings::Settings;
 use connected::{Operations, Socket, Timeouts};
 use held::{HeldBytes, TOO_MANY};
-use pattern::{Searched, Wanted};
+use pattern::{ReadPattern, Searched};
 use pool::Pools;
 
 /// nginx's `lua_socket_pool_size`.
@@ -83,7 +83,7 @@ pub(super) fn group(lua: &Lua, host: &Rc<Host>, settings: &Settings) -> mlua::Re
         connect(host, &arguments, 1, socket, Value::Table(object))
     })?;
     host.function(lua, &group, "udp", |_, arguments| {
-        failed(arguments.lua(), "this gateway has no datagrams for scripts")
+        failed(arguments.lua(), "scripts cannot use datagrams")
     })?;
     Ok(group)
 }
@@ -278,13 +278,13 @@ fn transferring(lua: &Lua, host: &Rc<Host>, methods: &Table) -> mlua::Result<()>
     })?;
     host.waiting_function(lua, methods, "receive", |host, arguments| {
         let wanted = match arguments.value(2) {
-            Value::Nil => Wanted::Line,
+            Value::Nil => ReadPattern::Line,
             value => match arguments.lua().coerce_number(value.clone()).unwrap_or(None) {
-                Some(count) if count >= 0.0 => Wanted::Exactly(count as usize),
+                Some(count) if count >= 0.0 => ReadPattern::Exactly(count as usize),
                 Some(_) => return Err(arguments.bad(2, "bad pattern argument")),
                 None => match value.as_string().map(|text| text.as_bytes().to_vec()).as_deref() {
-                    Some(b"*l") => Wanted::Line,
-                    Some(b"*a") => Wanted::All,
+                    Some(b"*l") => ReadPattern::Line,
+                    Some(b"*a") => ReadPattern::All,
                     Some(other) => {
                         let other = String::from_utf8_lossy(other);
                         return Err(arguments.bad(2, &format!("bad pattern argument: {other}")));
@@ -300,7 +300,7 @@ fn transferring(lua: &Lua, host: &Rc<Host>, methods: &Table) -> mlua::Result<()>
         if most < 1.0 {
             return Err("bad argument #2 to '?' (bad max argument)".to_owned());
         }
-        receive(host, &arguments, &socket_of(&arguments)?, Wanted::Any(most as usize), |_| {})
+        receive(host, &arguments, &socket_of(&arguments)?, ReadPattern::Any(most as usize), |_| {})
     })?;
     let of_iterators = Rc::clone(host);
     host.function(lua, methods, "receiveuntil", move |_, arguments| receive_until(&of_iterators, &arguments))
@@ -335,7 +335,7 @@ fn receive(
     host: &Host,
     arguments: &Arguments<'_>,
     socket: &Rc<Socket>,
-    wanted: Wanted,
+    wanted: ReadPattern,
     matched: impl FnOnce(bool) + 'static,
 ) -> Result<Wait, String> {
     if !socket.is_readable() {
@@ -345,7 +345,7 @@ fn receive(
     if let Some(reason) = socket.busy(Operations::Reading) {
         return refused(arguments.lua(), reason);
     }
-    if matches!(wanted, Wanted::Exactly(0)) {
+    if matches!(wanted, ReadPattern::Exactly(0)) {
         return one(arguments.lua(), "").map(Wait::Ready);
     }
     let busy = socket.begin_reading();
@@ -398,7 +398,7 @@ fn receive_until(host: &Rc<Host>, arguments: &Arguments<'_>) -> Results {
         if was_matched.replace(false) {
             return several(arguments.lua(), (Value::Nil, Value::Nil, Value::Nil)).map(Wait::Ready);
         }
-        let wanted = Wanted::Until { text: text.clone(), size, is_inclusive };
+        let wanted = ReadPattern::Until { text: text.clone(), size, is_inclusive };
         let was_matched = Rc::clone(&was_matched);
         receive(host, &arguments, &socket, wanted, move |is_match| {
             was_matched.set(is_match && size.is_some());

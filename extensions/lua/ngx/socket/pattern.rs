@@ -1,7 +1,7 @@
 //! Conditions that end a read, in the bytes that arrive.
 
 /// The condition that ends one read of a script.
-pub(super) enum Wanted {
+pub(super) enum ReadPattern {
     /// A line; its end and all carriage returns are dropped.
     Line,
     /// All bytes to the end of the stream.
@@ -41,7 +41,7 @@ impl Searched {
 
 /// A piece of the bytes that arrived.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct MatchedPiece {
     /// The bytes for the script are the first ones.
     pub(super) taken: usize,
     /// These bytes are used up.
@@ -57,21 +57,21 @@ pub(super) struct Progress {
     matched: usize,
 }
 
-impl Wanted {
+impl ReadPattern {
     /// The piece that ends the read; None while more bytes are needed.
-    pub(super) fn find(&self, bytes: &[u8], progress: &mut Progress) -> Option<Found> {
-        let whole = |length: usize| Found { taken: length, used: length, is_match: false };
+    pub(super) fn find(&self, bytes: &[u8], progress: &mut Progress) -> Option<MatchedPiece> {
+        let whole = |length: usize| MatchedPiece { taken: length, used: length, is_match: false };
         match self {
-            Wanted::All => None,
-            Wanted::Exactly(count) => (bytes.len() >= *count).then(|| whole(*count)),
-            Wanted::Any(most) => (!bytes.is_empty()).then(|| whole(bytes.len().min(*most))),
-            Wanted::Line => {
+            ReadPattern::All => None,
+            ReadPattern::Exactly(count) => (bytes.len() >= *count).then(|| whole(*count)),
+            ReadPattern::Any(most) => (!bytes.is_empty()).then(|| whole(bytes.len().min(*most))),
+            ReadPattern::Line => {
                 let end = bytes[progress.at..].iter().position(|byte| *byte == b'\n');
                 let end = end.map(|end| progress.at + end);
                 progress.at = bytes.len();
-                end.map(|end| Found { taken: end, used: end + 1, is_match: true })
+                end.map(|end| MatchedPiece { taken: end, used: end + 1, is_match: true })
             }
-            Wanted::Until { text: Searched { text, borders }, size, is_inclusive } => {
+            ReadPattern::Until { text: Searched { text, borders }, size, is_inclusive } => {
                 while let Some(byte) = bytes.get(progress.at) {
                     while progress.matched > 0 && text[progress.matched] != *byte {
                         progress.matched = borders[progress.matched - 1];
@@ -83,7 +83,7 @@ impl Wanted {
                     let before = progress.at - progress.matched;
                     if progress.matched == text.len() {
                         let taken = if *is_inclusive { progress.at } else { before };
-                        return Some(Found { taken, used: progress.at, is_match: true });
+                        return Some(MatchedPiece { taken, used: progress.at, is_match: true });
                     }
                     if let Some(size) = size.filter(|size| before >= *size) {
                         return Some(whole(size));
@@ -96,7 +96,7 @@ impl Wanted {
 
     /// The bytes for the script.
     pub(super) fn text_of(&self, mut bytes: Vec<u8>) -> Vec<u8> {
-        if matches!(self, Wanted::Line) {
+        if matches!(self, ReadPattern::Line) {
             bytes.retain(|byte| *byte != b'\r');
         }
         bytes
@@ -108,12 +108,12 @@ mod tests {
     use super::*;
 
     /// Reads the pieces one after the other, each byte arriving alone.
-    fn pieces(input: &str, wanted: impl Fn() -> Wanted) -> Vec<String> {
+    fn pieces(input: &str, wanted: impl Fn() -> ReadPattern) -> Vec<String> {
         let (mut unread, mut found) = (Vec::new(), Vec::new());
         let (mut wants, mut progress) = (wanted(), Progress::default());
         for byte in input.bytes() {
             unread.push(byte);
-            while let Some(Found { taken, used, .. }) = wants.find(&unread, &mut progress) {
+            while let Some(MatchedPiece { taken, used, .. }) = wants.find(&unread, &mut progress) {
                 let rest = unread.split_off(used);
                 unread.truncate(taken);
                 found.push(String::from_utf8(wants.text_of(std::mem::replace(&mut unread, rest))).unwrap());
@@ -127,11 +127,11 @@ mod tests {
     #[test]
     fn reads_end_where_they_should() {
         let until = |text: &'static str, size, is_inclusive| {
-            move || Wanted::Until { text: Searched::new(text.as_bytes()), size, is_inclusive }
+            move || ReadPattern::Until { text: Searched::new(text.as_bytes()), size, is_inclusive }
         };
-        assert_eq!(pieces("a\r\nb\rc\n\nd", || Wanted::Line), ["a", "bc", "", "rest d"]);
-        assert_eq!(pieces("abcde", || Wanted::Exactly(2)), ["ab", "cd", "rest e"]);
-        assert_eq!(pieces("abc", || Wanted::All), ["rest abc"]);
+        assert_eq!(pieces("a\r\nb\rc\n\nd", || ReadPattern::Line), ["a", "bc", "", "rest d"]);
+        assert_eq!(pieces("abcde", || ReadPattern::Exactly(2)), ["ab", "cd", "rest e"]);
+        assert_eq!(pieces("abc", || ReadPattern::All), ["rest abc"]);
         assert_eq!(pieces("aa--XX--bb--XX--c", until("--XX--", None, false)), ["aa", "bb", "rest c"]);
         assert_eq!(pieces("aa--XX--bb", until("--XX--", None, true)), ["aa--XX--", "rest bb"]);
         assert_eq!(pieces("aaaab", until("aab", None, false)), ["aa", "rest "]);

@@ -296,5 +296,5 @@ fn the_provider_is_asked_about_tokens() {
         Gateway::new(&provider, &beside, json!({"bearer_only": true, "session": null, "client_id": "bank"}));
     assert_ne!(with(&mut Browser::new(&other), &other, "good"), "passed");
     say(json!([]));
-    assert_eq!(with(&mut browser, &gateway, "new"), "401 \"the provider does not answer\"");
+    assert_eq!(with(&mut browser, &gateway, "new"), "401 \"the provider does not respond\"");
 }

@@ -110,7 +110,7 @@ fn id_tokens_that_lie_begin_no_session() {
     ] {
         check(lie, 500);
     }
-    // An answer of another login is a fault of the client.
+    // A response of another login is a fault of the client.
     for other in [json!({"nonce": "another"}), json!({"nonce": null})] {
         check(other, 400);
     }
@@ -250,7 +250,7 @@ fn access_tokens_are_renewed_once() {
     assert_ne!(browser.cookies, old, "the browser does not learn of the new token");
     assert_eq!(provider.count("/token"), 2);
     assert_eq!(browser.get(&gateway, "/").status, 0);
-    // A page asks for many things at once, with the cookie that it had.
+    // A page requests many things at once, with the cookie that it had.
     browser.cookies = old.clone();
     assert_eq!((browser.get(&gateway, "/").status, browser.told("x-access-token")), (0, renewed));
     assert_eq!(provider.count("/token"), 2);
@@ -463,7 +463,7 @@ fn the_provider_ends_sessions_by_itself() {
     // Without a session all of the user's.
     assert_eq!(post(format!("logout_token={}", logout(json!({})))), 200);
     assert_eq!(other.get(&gateway, "/").status, 302);
-    // Only by POST: a browser that asks for the path is a browser.
+    // Only by POST: a browser that requests the path is a browser.
     assert_eq!(other.get(&gateway, "/ended").status, 302);
 }
 

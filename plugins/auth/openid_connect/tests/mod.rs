@@ -48,7 +48,7 @@ struct Browser {
     attributes: Vec<String>,
 }
 
-/// The browser's view of an answer.
+/// The browser's view of a response.
 #[derive(Debug)]
 struct Seen {
     status: u16,
@@ -64,7 +64,7 @@ impl Browser {
         Browser { case, cookies: BTreeMap::new(), body: Vec::new(), attributes: Vec::new() }
     }
 
-    /// A request for a path, with further fields. 0 if it passes on to the node.
+    /// A request for a path, with further fields. 0 if it forwards to the node.
     fn ask(&mut self, gateway: &Gateway, line: &str, fields: &str) -> Seen {
         let cookies: Vec<String> =
             self.cookies.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -116,7 +116,7 @@ impl Browser {
         self.attributes = lines.iter().map(|line| line.split_once(';').unwrap().1.to_owned()).collect();
     }
 
-    /// Logs in as this user; returns the gateway's answer at the callback.
+    /// Logs in as this user; returns the gateway's response at the callback.
     fn log_in(&mut self, gateway: &Gateway, provider: &Provider, target: &str, claims: Value) -> Seen {
         let sent = self.get(gateway, target);
         assert_eq!(sent.status, 302, "{sent:?}");
@@ -165,10 +165,7 @@ fn bad_configurations_are_refused() {
     check(json!({"client_secret": null, "use_jwks": true}), "property \"client_secret\" is required");
     check(json!({"client_secret": null, "use_jwks": true, "bearer_only": true, "session": null}), "");
     check(json!({"client_secret": null, "bearer_only": true}), "property \"client_secret\" is required");
-    check(
-        json!({"discovery": "https://login.example/"}),
-        "so that its issuer is not known; set `issuer` to it",
-    );
+    check(json!({"discovery": "https://login.example/"}), "so that the issuer is unknown; set `issuer`");
     check(json!({"discovery": "https://login.example/x", "issuer": "https://login.example"}), "");
     check(json!({"discovery": "ftp://login.example/"}), "neither http nor https");
     check(json!({"claim_schema": {"type": 7}}), "check claim_schema failed: ");
@@ -176,7 +173,7 @@ fn bad_configurations_are_refused() {
     check(json!({"public_key": "x", "use_jwks": true}), "only one of them can verify tokens");
     check(
         json!({"use_jwks": true, "token_signing_alg_values_expected": "HS256"}),
-        "a published key is no secret; name an algorithm such as RS256 or ES256",
+        "published keys are public; list public-key algorithms such as RS256 or ES256",
     );
     check(json!({"token_signing_alg_values_expected": "none"}), "matches none of the enum values");
     check(json!({"unauth_action": "allow"}), "matches none of the enum values");
@@ -184,7 +181,7 @@ fn bad_configurations_are_refused() {
     check(json!({"force_reauthorize": true}), "");
     check(json!({"redirect_uri": "shop.example"}), "nor a path");
     check(json!({"redirect_uri": "//shop.example/x"}), "nor a path");
-    check(json!({"logout_path": "https://shop.example/logout"}), "is no path");
+    check(json!({"logout_path": "https://shop.example/logout"}), "is not a path");
     check(json!({"backchannel_logout_path": "/bye"}), "set `session.storage` to redis");
     check(
         json!({"backchannel_logout_path": "/bye", "bearer_only": true}),
@@ -192,7 +189,7 @@ fn bad_configurations_are_refused() {
     );
     check(json!({"authorization_params": {"state": "x"}}), "the gateway itself sets `state`: remove it");
     check(json!({"authorization_params": {"ui_locales": "de"}}), "");
-    check(json!({"introspection_addon_headers": ["a b"]}), "is no name of a header field");
+    check(json!({"introspection_addon_headers": ["a b"]}), "is not the name of a header field");
     let session = |more: Value| {
         let mut session = json!({"secret": "0123456789abcdef"});
         session.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -201,7 +198,7 @@ fn bad_configurations_are_refused() {
     check(session(json!({"storage": "redis"})), "session: property \"redis\" is required");
     check(session(json!({"storage": "redis", "redis": {}})), "");
     check(session(json!({"redis": {}})), "`redis` has no effect while `storage` is cookie");
-    check(session(json!({"cookie_same_site": "None", "cookie_secure": false})), "over TLS alone");
+    check(session(json!({"cookie_same_site": "None", "cookie_secure": false})), "over TLS only");
     check(session(json!({"cookie_name": "a b"})), "failed to match pattern");
     check(session(json!({"cookie_path": "/; Domain=example"})), "failed to match pattern");
 }
@@ -231,7 +228,7 @@ fn the_client_needs_complete_credentials() {
     check(private(json!({"client_rsa_private_key": P256, "client_jwt_assertion_alg": "ES256"})), "");
     check(
         private(json!({"client_rsa_private_key": P256, "client_jwt_assertion_alg": "ES512"})),
-        "no private key for ES512",
+        "not a private key for ES512",
     );
     check(private(json!({"client_rsa_private_key": "$env://KEY"})), "");
     check(
@@ -267,10 +264,10 @@ fn the_client_needs_complete_credentials() {
     );
     check(
         private(json!({"client_rsa_private_key": "no key"})),
-        "property \"client_rsa_private_key\" is not a valid key (it is no PEM text",
+        "property \"client_rsa_private_key\" is not a valid key (it is not a PEM text",
     );
     check(json!({"par": {"enabled": false, "endpoint_auth_method": "private_key_jwt"}}), "");
-    check(json!({"par": {"enabled": true, "endpoint": "login"}}), "is no URL");
+    check(json!({"par": {"enabled": true, "endpoint": "login"}}), "is not a URL");
     check(json!({"par": {"required": true}}), "additional properties");
     for (flat, own) in [("use_par", "par.enabled"), ("dpop_public_jwk", "dpop.public_jwk")] {
         check(json!({flat: true}), &format!("property \"{flat}\" is not allowed, use \"{own}\" instead"));
@@ -286,7 +283,7 @@ fn the_client_needs_complete_credentials() {
     check(dpop(json!({"public_jwk": null})), "dpop: property \"public_jwk\" is required");
     check(dpop(json!({"enabled": false, "public_jwk": null})), "");
     let invalid = "property \"dpop.private_key\" is not a valid key";
-    check(dpop(json!({"private_key": RSA})), &format!("{invalid} (it is no private key for ES256)"));
+    check(dpop(json!({"private_key": RSA})), &format!("{invalid} (it is not a private key for ES256)"));
     check(dpop(json!({"private_key": "no key"})), invalid);
     let of_jwk = |jwk: Value, expected: &str| check(dpop(json!({ "public_jwk": jwk })), expected);
     check(
@@ -302,10 +299,10 @@ fn the_client_needs_complete_credentials() {
     };
     of_jwk(json!({"kty": "EC", "crv": "P-256", "x": "", "y": ""}), &requires("EC", "crv, x, y"));
     of_jwk(json!({"kty": "RSA"}), &requires("RSA", "e, n"));
-    of_jwk(json!({"kty": "oct"}), "it is no public key for ES256");
+    of_jwk(json!({"kty": "oct"}), "it is not a public key for ES256");
     let mut whole = p256_jwk();
     whole["d"] = json!("AAAA");
-    check(dpop(json!({ "public_jwk": whole })), "it is no public key for ES256");
+    check(dpop(json!({ "public_jwk": whole })), "it is not a public key for ES256");
     let other = Signer::new("k", "ES256").jwk;
     check(dpop(json!({ "public_jwk": other })), "it is not the public half of `dpop.private_key`");
     let proxy = |proxy: Value| json!({ "proxy_opts": proxy });
@@ -314,11 +311,11 @@ fn the_client_needs_complete_credentials() {
     check(proxy(json!({"http_proxy": "proxy.example:3128"})), "neither http nor https");
     check(
         proxy(json!({"http_proxy": "http://a.test", "https_proxy_authorization": "Basic x"})),
-        "proxy_opts.https_proxy_authorization: there is no `https_proxy` to be shown it",
+        "proxy_opts.https_proxy_authorization: it has no effect without `https_proxy`",
     );
     check(
         proxy(json!({"http_proxy": "http://a.test", "http_proxy_authorization": "a\r\nb"})),
-        "proxy_opts.http_proxy_authorization: it holds what no field can",
+        "proxy_opts.http_proxy_authorization: it contains a character that a header field cannot carry",
     );
 }
 

@@ -30,9 +30,9 @@ pub(super) struct Inside {
     pub(super) id_token: Option<String>,
     /// Its data about users.
     pub(super) user: Value,
-    /// Its introspection answers.
+    /// Its introspection responses.
     pub(super) introspection: Value,
-    /// Members of answers of the token endpoint.
+    /// Members of responses of the token endpoint.
     pub(super) tokens: Map<String, Value>,
     /// The key with which its client says who it is, for whom, and since when.
     pub(super) client_key: Option<Key>,
@@ -40,11 +40,11 @@ pub(super) struct Inside {
     seen: HashSet<String>,
     /// Questions that were left before a browser came with them.
     pushed: HashMap<String, String>,
-    /// The key that proves who asks for tokens, and the nonce that must stand in proofs.
+    /// The key that proves who requests tokens, and the nonce that must stand in proofs.
     pub(super) dpop: Option<(Key, Value, Option<String>)>,
     /// Whether refresh tokens are refused.
     pub(super) refuses_refresh: bool,
-    /// Paths that were asked for, with their forms.
+    /// Paths that were requested, with their forms.
     pub(super) asked: Vec<String>,
 }
 
@@ -97,7 +97,7 @@ impl Provider {
         change(&mut self.inside.lock().unwrap())
     }
 
-    /// How often a path was asked for.
+    /// How often a path was requested.
     pub(super) fn count(&self, path: &str) -> usize {
         self.with(|inside| inside.asked.iter().filter(|asked| asked.starts_with(path)).count())
     }
@@ -231,7 +231,7 @@ impl Inside {
             && (says("aud", endpoint) || says("aud", "the audience"))
     }
 
-    /// The answer where it is not proven who asks (RFC 9449 §4.3).
+    /// The response where it is not proven who asks (RFC 9449 §4.3).
     fn prove(&mut self, message: &Message, method: &str, url: &str, access: Option<&str>) -> Option<Vec<u8>> {
         let (key, jwk, nonce) = self.dpop.as_ref().unwrap();
         let refused = Some(answer(400, &json!({"error": "invalid_dpop_proof"})));

@@ -17,7 +17,7 @@ struct Browser {
     plugin: SamlAuth,
     cookies: BTreeMap<String, String>,
     now: u64,
-    /// The last answer.
+    /// The last response.
     reply: Option<Reply>,
 }
 
@@ -30,7 +30,7 @@ impl Browser {
         Browser { case, plugin, cookies: BTreeMap::new(), now: at("12:00:00"), reply: None }
     }
 
-    /// Returns the status of an answer and its reason; `passed` if the request goes on.
+    /// Returns the status of a response and its reason; `passed` if the request continues.
     fn ask(&mut self, line: &str, form: Option<Form>) -> String {
         let cookies: Vec<String> =
             self.cookies.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -155,7 +155,7 @@ fn a_login_by_redirects() {
     assert!(!admitted(&mut browser, "$.attrs.groups", "admins"));
     assert_eq!(browser.come_back(&request, &state), "401", "nobody is on the way");
     browser.cookies = before;
-    assert_eq!(browser.come_back(&request, &state), "401", "the answer has come before");
+    assert_eq!(browser.come_back(&request, &state), "401", "the response was already used");
 }
 
 #[test]

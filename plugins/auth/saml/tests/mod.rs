@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sigma_plugin::system::{Host, System};
 use sigma_schema::plugins::PluginScope;
 
-use super::assertion::{Accepted, Answer, Expected, Refusal};
+use super::assertion::{Accepted, Expected, Refusal, SamlResponse};
 use super::binding::{Kind, of_form, of_query};
 use super::canonical::Canonical;
 use super::document;
@@ -66,7 +66,7 @@ fn accept(text: &str, certificate: &str, expected: &Expected<'_>) -> Result<Acce
     let keys = ProviderKeys::of_pem(certificate).unwrap();
     let text = document::text_of(text.as_bytes()).map_err(Refusal::broken)?;
     let document = document::parse(&text).map_err(Refusal::broken)?;
-    Answer::read(&document, false, &keys)?.accept(expected)
+    SamlResponse::read(&document, false, &keys)?.accept(expected)
 }
 
 /// Why a document that came in a form is refused.
@@ -135,15 +135,15 @@ fn an_assertion_is_for_one_gateway_and_one_login_and_not_for_long() {
     };
     check(&|_| {}, "");
     check(&|asked| asked.issuer = None, "");
-    check(&|asked| asked.issuer = Some("https://other.test/"), "the assertion is of another issuer");
+    check(&|asked| asked.issuer = Some("https://other.test/"), "the assertion is from another issuer");
     check(&|asked| asked.audience = "https://bank.test/", "the assertion is for another audience");
     check(&|asked| asked.audience = "https://shop.test", "the assertion is for another audience");
-    check(&|asked| asked.recipient = "https://bank.test/acs", "the response is for another place");
+    check(&|asked| asked.recipient = "https://bank.test/acs", "the response is for another destination");
     check(&|asked| asked.request = "_q2", "the response is to another request");
     check(&|asked| asked.now = at("11:58:00"), "");
-    check(&|asked| asked.now = at("11:57:59"), "the assertion does not hold yet");
+    check(&|asked| asked.now = at("11:57:59"), "the assertion is not valid yet");
     check(&|asked| asked.now = at("12:05:59"), "");
-    check(&|asked| asked.now = at("12:06:00"), "the assertion does not hold any more");
+    check(&|asked| asked.now = at("12:06:00"), "the assertion has expired");
     // The element around the assertion is not signed: it can refuse, and can be removed.
     let bare = ASSERTION.replace(" Destination=\"https://shop.test/acs\" InResponseTo=\"_q1\"", "");
     assert_ne!(bare, ASSERTION);
@@ -171,29 +171,26 @@ fn queries_from_other_programs_are_accepted() {
     let reversed: Vec<&str> = query.split('&').rev().collect();
     assert_eq!(why(&reversed.join("&")), "", "the order of what is signed is known");
     assert_eq!(why(&format!("a=b&{query}&c")), "");
-    let other = "the signature does not hold";
+    let other = "the signature is invalid";
     assert_eq!(why(&query.replace("a+b", "a%20b")), other, "what is signed is the query as it is written");
     assert_eq!(why(&query.replace("RelayState=a+b%2f&", "")), other);
     assert_eq!(why(&query.replace("SAMLResponse", "SAMLRequest")), other);
     assert_eq!(why(&query.replace("rsa-sha256", "rsa-sha512")), other);
-    let algorithm = "the message is signed with an algorithm that is not taken, or not for the key";
+    let algorithm = "the signature algorithm is not supported, or does not match the key";
     for name in ["rsa-sha1", "hmac-sha256", "ecdsa-sha256", "none", ""] {
         assert_eq!(why(&query.replace("rsa-sha256", name)), algorithm, "{name}");
     }
-    let twice = "a parameter of the message is there twice";
+    let twice = "a parameter of the message occurs twice";
     for more in ["SAMLResponse=a", "RelayState=a", "Signature=a", "SigAlg=a"] {
         assert_eq!(why(&format!("{query}&{more}")), twice, "{more}");
         let odd = more.replacen('S', "%53", 1).replacen('R', "%52", 1);
-        assert_eq!(why(&format!("{query}&{odd}")), "a parameter of the message is encoded in an odd way");
+        assert_eq!(why(&format!("{query}&{odd}")), "a parameter of the message has an invalid encoding");
     }
-    assert_eq!(why(&format!("{query}&SAMLRequest=a")), "there is no message, or there are two");
-    assert_eq!(why(""), "there is no message, or there are two");
+    assert_eq!(why(&format!("{query}&SAMLRequest=a")), "the request has no SAML message, or two");
+    assert_eq!(why(""), "the request has no SAML message, or two");
     let (unsigned, _) = query.split_once("&Signature").unwrap();
     assert_eq!(why(unsigned), "the message is not signed");
-    assert_eq!(
-        why(&format!("{query}&SAMLEncoding=plain")),
-        "the message is encoded in a way that is not taken"
-    );
+    assert_eq!(why(&format!("{query}&SAMLEncoding=plain")), "the encoding of the message is not supported");
 }
 
 #[test]
@@ -235,19 +232,22 @@ fn configurations() {
     check(json!({"idp_uri": "idp"}), "`idp` has no scheme");
     check(json!({"idp_uri": "https://idp.test/?a"}), "has a query");
     check(json!({"login_callback_uri": "https://shop.test"}), "has no path");
-    check(json!({"login_callback_uri": "/a?b"}), "`/a?b` is no path");
-    check(json!({"logout_uri": "/acs"}), "`logout_uri` is the path of `login_callback_uri`");
-    check(json!({"logout_callback_uri": "/logout"}), "`logout_callback_uri` is the path of `logout_uri`");
+    check(json!({"login_callback_uri": "/a?b"}), "`/a?b` is not a path");
+    check(json!({"logout_uri": "/acs"}), "`logout_uri` and `login_callback_uri` have the same path");
     check(
-        json!({"logout_redirect_uri": "/a b"}),
-        "`logout_redirect_uri` has characters that are not encoded",
+        json!({"logout_callback_uri": "/logout"}),
+        "`logout_callback_uri` and `logout_uri` have the same path",
     );
-    check(json!({"idp_cert": "x"}), "idp_cert: it holds no certificate in PEM");
+    check(json!({"logout_redirect_uri": "/a b"}), "`logout_redirect_uri` has unencoded characters");
+    check(json!({"idp_cert": "x"}), "idp_cert: it contains no PEM certificate");
     let odd = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----";
-    check(json!({"idp_cert": odd}), "idp_cert: it holds a certificate that is not understood");
-    check(json!({"sp_cert": RSA_CERT}), "sp_cert: it is the certificate of another key");
-    check(json!({"sp_private_key": RSA_CERT}), "sp_private_key: it is no PEM text with a private key");
-    check(json!({"sp_private_key": include_str!("fixtures/ec.key")}), "sp_private_key: it is no private key");
+    check(json!({"idp_cert": odd}), "idp_cert: it contains an invalid certificate");
+    check(json!({"sp_cert": RSA_CERT}), "sp_cert: it does not belong to `sp_private_key`");
+    check(json!({"sp_private_key": RSA_CERT}), "sp_private_key: it is not a PEM text with a private key");
+    check(
+        json!({"sp_private_key": include_str!("fixtures/ec.key")}),
+        "sp_private_key: it is not a private key",
+    );
     let clear = json!({"idp_uri": "http://idp.test", "login_callback_uri": "http://shop.test/acs"});
     assert_eq!(warned(NAME, PluginScope::Http, &conf(clear)), ["idp_uri", "login_callback_uri"]);
 }

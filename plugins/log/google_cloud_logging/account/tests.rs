@@ -52,10 +52,10 @@ fn files_have_no_defaults_but_two() {
         assert!(error.starts_with(expected), "{error}");
     };
     for name in ["client_email", "private_key", "project_id", "entries_uri"] {
-        check(name, Value::Null, &format!("{name}: a text is missing"));
+        check(name, Value::Null, &format!("{name}: a string is missing"));
     }
-    check("token_uri", json!("h"), "token_uri: `h` is no URL");
-    check("private_key", json!("s3cret"), "private_key: it is no PEM text");
+    check("token_uri", json!("h"), "token_uri: `h` is not a URL");
+    check("private_key", json!("s3cret"), "private_key: it is not a PEM text");
     assert!(
         Account::parse(b"{\"private_key\": s3cret}").err().is_some_and(|error| !error.contains("s3cret"))
     );
@@ -71,8 +71,8 @@ fn tokens_end_and_errors_repeat_nothing() {
     check(200, json!({"access_token": "t", "token_type": "Own", "expires_in": 60}), Ok(("Own t", 1060)));
     check(200, json!({"access_token": "t"}), Ok(("Bearer t", 1000)));
     check(200, json!({"access_token": "t", "expires_in": u64::MAX}), Ok(("Bearer t", 1000 + TOKEN_S)));
-    check(200, json!({"access_token": ""}), Err("the answer has no access_token"));
-    check(200, json!("x"), Err("the answer has no access_token"));
+    check(200, json!({"access_token": ""}), Err("the response has no access_token"));
+    check(200, json!("x"), Err("the response has no access_token"));
     check(400, json!({"error": "invalid_grant"}), Err("status 400, invalid_grant"));
     check(400, json!({"error": "s3cret"}), Err("status 400, no known error"));
 }

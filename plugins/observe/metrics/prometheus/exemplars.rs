@@ -39,10 +39,10 @@ impl Places {
 
 /// The exemplars of a histogram.
 #[derive(Debug, Default)]
-pub(super) struct Exemplars(OnceLock<Box<Kept>>);
+pub(super) struct Exemplars(OnceLock<Box<ExemplarSet>>);
 
 #[derive(Debug)]
-struct Kept {
+struct ExemplarSet {
     by_bucket: Box<[Slot]>,
     /// Given back with the series.
     _place: Arc<()>,
@@ -57,7 +57,7 @@ impl Exemplars {
             None => {
                 let Some(place) = places.take() else { return };
                 let by_bucket = (0..buckets).map(|_| Slot::default()).collect();
-                self.0.get_or_init(|| Box::new(Kept { by_bucket, _place: place }))
+                self.0.get_or_init(|| Box::new(ExemplarSet { by_bucket, _place: place }))
             }
         };
         kept.by_bucket[bucket].write(exemplar);

@@ -41,7 +41,7 @@ const fn symbols() -> [Code; 286] {
 
 const fn lengths() -> [Code; LONGEST - SHORTEST + 1] {
     let mut all = [SYMBOLS[285]; LONGEST - SHORTEST + 1];
-    // The longest has a symbol of its own.
+    // The longest has its own symbol.
     let mut over = 0;
     while over < all.len() - 1 {
         let extra = if over < 8 { 0 } else { over.ilog2() - 2 };

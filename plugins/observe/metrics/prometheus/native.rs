@@ -62,10 +62,10 @@ fn joined(bucket: i32, times: u32) -> i32 {
 
 /// A histogram that one thread writes. It has no memory for buckets before the first observation.
 #[derive(Debug, Default)]
-pub(super) struct Native(OnceLock<Box<Kept>>);
+pub(super) struct Native(OnceLock<Box<ThreadHistogram>>);
 
 #[derive(Debug)]
-struct Kept {
+struct ThreadHistogram {
     zero: Cell,
     /// The bucket `i` is the cell `i` modulo their number.
     cells: Box<[Cell]>,
@@ -81,7 +81,7 @@ struct Kept {
 impl Native {
     /// Owning thread only.
     pub(super) fn observe(&self, scale: &Scale, value: f64) {
-        let kept = self.0.get_or_init(|| Kept::new(scale.limit));
+        let kept = self.0.get_or_init(|| ThreadHistogram::new(scale.limit));
         // NaN is not above it either.
         if value > ZERO {
             kept.add(scale.bucket(value));
@@ -103,9 +103,9 @@ impl Native {
     }
 }
 
-impl Kept {
-    fn new(limit: usize) -> Box<Kept> {
-        Box::new(Kept {
+impl ThreadHistogram {
+    fn new(limit: usize) -> Box<ThreadHistogram> {
+        Box::new(ThreadHistogram {
             zero: Cell::default(),
             cells: (0..limit).map(|_| Cell::default()).collect(),
             start: AtomicI32::new(0),

@@ -63,11 +63,7 @@ fn all(registry: &Arc<Registry>, node: &Arc<Node>, form: Form) -> Vec<Box<dyn Se
         Box::new(End(form)),
         Box::new(rest),
         Box::new(Rows {
-            heading: [
-                "stream_status",
-                "counter",
-                "Sessions of stream routes that are over, by what came of them",
-            ],
+            heading: ["stream_status", "counter", "Ended sessions of stream routes, by result"],
             series: joint(registry, 0, |worker| &worker.session_status),
             at: 0,
             types: &[""],

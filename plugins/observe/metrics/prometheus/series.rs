@@ -24,7 +24,7 @@ use super::settings::{Disabled, Metric, Settings};
 pub(super) struct Histogram {
     /// Observations by the first bound that is not below them; the last one is beyond all bounds.
     pub(super) buckets: Box<[Cell]>,
-    /// The same observations, where native histograms are asked for.
+    /// The same observations, where native histograms are requested.
     pub(super) native: Native,
     /// The bits of a float.
     sum: Cell,

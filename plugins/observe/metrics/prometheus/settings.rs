@@ -129,7 +129,7 @@ fn disabled_labels(_: &mut SchemaGenerator) -> Schema {
         (metric.name(), labels.map(|label| label.name()).collect::<Vec<_>>())
     });
     let foreign = FOREIGN.map(|(name, labels)| (name, labels.split(' ').collect()));
-    let own = own.map(|(name, labels)| (name, labels, "Labels of this metric that are left empty."));
+    let own = own.map(|(name, labels)| (name, labels, "Labels of this metric whose value is empty."));
     let foreign =
         foreign.map(|(name, labels)| (name, labels, "Without effect: this gateway has no such metric."));
     let list = |(name, labels, about): (&str, Vec<&str>, &str)| {
@@ -288,11 +288,11 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// Reads the attribute, which its schema has accepted. A remaining mistake causes a warning and is left
-    /// out: a mistake in monitoring must not stop the traffic.
+    /// Reads the attribute, which its schema has accepted. A remaining mistake causes a warning and is omitted: a
+    /// mistake in monitoring must not stop the traffic.
     pub(super) fn of(attribute: &Value) -> Settings {
         let attributes = Option::<Attributes>::deserialize(attribute).unwrap_or_else(|error| {
-            tracing::warn!(%error, "plugin_attr.prometheus: the defaults are used");
+            tracing::warn!(%error, "plugin_attr.prometheus is invalid; the defaults are used");
             None
         });
         let Attributes {
@@ -342,7 +342,7 @@ fn extra_labels(labels: Vec<Map<String, Value>>) -> Vec<(String, VarName)> {
         if !is_label_name(&name) {
             tracing::warn!(
                 name,
-                "plugin_attr.prometheus: a label is letters, digits and _; this one is left out"
+                "plugin_attr.prometheus: a label may only contain letters, digits and _; this one is ignored"
             );
             return None;
         }

@@ -137,7 +137,7 @@ impl SharedPages {
             node.spawn(async move {
                 let thread = std::thread::Builder::new().name("metrics".to_owned());
                 if let Err(error) = thread.spawn(move || make_all(&due)) {
-                    tracing::error!(%error, "the thread for pages of metrics cannot be started");
+                    tracing::error!(%error, "cannot start the thread for pages of metrics");
                 }
             });
             work
@@ -171,7 +171,7 @@ struct Page {
 }
 
 struct State {
-    /// None while the next piece is due, and when the page is over.
+    /// None while the next piece is due, and when the page has ended.
     pieces: Option<Pieces>,
     is_begun: bool,
     end: Option<End>,
@@ -325,11 +325,11 @@ impl Reader {
         loop {
             let mut state = self.page.lock();
             if state.end == Some(End::Broken) {
-                return Poll::Ready(Err(io::Error::other("the page of metrics was given up")));
+                return Poll::Ready(Err(io::Error::other("the page of metrics is incomplete")));
             }
             let State { readers, made, first, end, .. } = &mut *state;
             let Some(place) = &mut readers[self.number] else {
-                return Poll::Ready(Err(io::Error::other("others had to wait for this reader of metrics")));
+                return Poll::Ready(Err(io::Error::other("a slow reader of metrics delayed other readers")));
             };
             if let Some(piece) = made.get(place.next - *first).cloned() {
                 place.next += 1;

@@ -49,7 +49,7 @@ impl World {
         World { case, plugin: built.unwrap().plugin }
     }
 
-    /// A request of route `id` that a node answered with `status`.
+    /// A request of route `id` that a node responded with `status`.
     fn request(&mut self, id: &str, status: u16) {
         let text = |text: &str| Box::<str>::from(text);
         let ctx = &mut self.case.ctx;

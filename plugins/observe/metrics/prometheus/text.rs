@@ -11,7 +11,7 @@ use super::gzip::{Gzip, SHORTEST, WINDOW};
 /// Bytes of a piece that leaves, about.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// How a page looks to who asks for it.
+/// How a page looks to who requests it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Look {
     pub(super) form: Form,
@@ -94,7 +94,7 @@ impl Text {
             known.write(gzip, here, text);
         }
         part.is_written = true;
-        part.known = Known { at: Some(here), before: text.len(), prefix: text.len(), suffix: 0 };
+        part.known = WrittenPart { at: Some(here), before: text.len(), prefix: text.len(), suffix: 0 };
     }
 
     /// Bytes that were written since [`Text::settle`].
@@ -142,7 +142,7 @@ impl Text {
 #[derive(Default)]
 pub(super) struct Repeated {
     text: String,
-    known: Known,
+    known: WrittenPart,
     /// Whether it was written since it was set.
     is_written: bool,
     /// The text before this one.
@@ -151,7 +151,7 @@ pub(super) struct Repeated {
 
 /// Where a part, or one like it, was written last.
 #[derive(Debug, Clone, Copy, Default)]
-struct Known {
+struct WrittenPart {
     at: Option<u64>,
     /// Bytes that were written before it.
     before: usize,
@@ -161,7 +161,7 @@ struct Known {
     suffix: usize,
 }
 
-impl Known {
+impl WrittenPart {
     fn write(self, gzip: &mut Gzip, here: u64, text: &[u8]) {
         let (middle, tail) = (self.prefix, text.len() - self.suffix);
         let mut copy = |from: usize, to: usize, at: Option<u64>| match at.map(|at| here + from as u64 - at) {
@@ -185,13 +185,13 @@ impl Repeated {
         self.text.clear();
         parts.iter().for_each(|part| self.text.push_str(part));
         if !std::mem::take(&mut self.is_written) {
-            self.known = Known::default();
+            self.known = WrittenPart::default();
             return;
         }
         let (new, old) = (self.text.as_bytes(), self.before.as_bytes());
         let prefix = shared(new.iter().zip(old));
         let suffix = shared(new[prefix..].iter().rev().zip(old[prefix..].iter().rev()));
-        self.known = Known { prefix, suffix, ..self.known };
+        self.known = WrittenPart { prefix, suffix, ..self.known };
     }
 }
 

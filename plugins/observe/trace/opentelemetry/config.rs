@@ -212,8 +212,7 @@ impl Metadata {
         let batch_max_size = batches.max_export_batch_size.unwrap_or(EXPORT);
         if spans <= batch_max_size as u64 {
             return Err(format!(
-                "batch_span_processor.max_queue_size: {spans} has to be more than max_export_batch_size, which is \
-                 {batch_max_size}"
+                "batch_span_processor.max_queue_size: {spans} must be greater than max_export_batch_size, which is {batch_max_size}"
             ));
         }
         let pace = Pace {
@@ -238,7 +237,7 @@ impl Metadata {
         let text = if address.contains("://") { address.clone() } else { format!("http://{address}") };
         let mut url = Url::parse(&text).map_err(|error| wrong(&error.to_string()))?;
         if !matches!(url.scheme(), "http" | "https") || url.host().is_none() {
-            return Err(wrong("is neither host:port nor a URL with http or https"));
+            return Err(wrong("is not host:port or an http or https URL"));
         }
         let (headers, timeout) = (
             post::fields("collector.request_headers", request_headers.as_ref())?,
@@ -253,8 +252,7 @@ impl Metadata {
             }
             Protocol::Grpc => {
                 let callee = Callee::new(&url, headers, timeout);
-                let callee =
-                    callee.ok_or_else(|| wrong("has a path, which gRPC has no use for; remove it"))?;
+                let callee = callee.ok_or_else(|| wrong("has a path, but gRPC uses none; remove it"))?;
                 Ok(ExportProtocol::Grpc(callee))
             }
         }

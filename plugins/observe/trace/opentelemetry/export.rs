@@ -57,7 +57,9 @@ impl Exporter {
     async fn export(&self, spans: &[Vec<u8>]) -> Result<(), String> {
         let uptime = || Host.uptime();
         if !self.breaker.admits(uptime()) {
-            return Err("the collector has failed too often, and is left alone for some seconds".to_owned());
+            return Err(
+                "the collector failed too often; the plugin waits some seconds before it retries".to_owned()
+            );
         }
         let request = otlp::request(self.resource.clone(), spans);
         let began = uptime();
@@ -115,7 +117,7 @@ async fn over_http(
 fn tell_rejected(answer: ExportResponse) {
     if let Some(partial) = answer.partial_success.filter(|partial| partial.rejected_spans > 0) {
         let reason = partial.error_message.escape_debug();
-        tracing::error!(rejected = partial.rejected_spans, "the collector has refused spans: {reason}");
+        tracing::error!(rejected = partial.rejected_spans, "the collector refused spans: {reason}");
     }
 }
 

@@ -59,7 +59,7 @@ fn processor(build: &Build<'_>, metadata: &Metadata) -> Result<(Arc<Processor>, 
     if let Value::String(address) = &build.metadata["collector"]["address"]
         && is_exposed(address)
     {
-        tracing::warn!("opentelemetry: spans are sent to {address} in the clear");
+        tracing::warn!("opentelemetry: spans are sent to {address} in cleartext");
     }
     let key = Build::new(NAME, build.metadata, "", &Value::Null, build.node).conf_hash();
     let resource = metadata.resource(build.node.hostname());
@@ -86,7 +86,7 @@ fn warnings(scope: PluginScope, conf: &Value) -> Vec<Problem> {
     let message = "no request is sampled";
     vec![
         Problem::new("sampler", "without_effect", message)
-            .hint("say `always_on`, `parent_base`, or a share with `trace_id_ratio`"),
+            .hint("write `always_on`, `parent_base`, or a share with `trace_id_ratio`"),
     ]
 }
 

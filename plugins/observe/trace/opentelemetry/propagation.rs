@@ -23,8 +23,7 @@ fn of_b3(incoming: Incoming) -> Option<SpanContext> {
     Some(SpanContext { trace: trace.id(), span: span?, is_sampled })
 }
 
-/// Sends a node its parent. Fields of the request that belong to another trace, or cannot be passed on, are
-/// removed.
+/// Sends a node its parent. Fields of the request that belong to another trace, or cannot be forwarded, are removed.
 pub(super) fn inject(
     propagators: &[Propagator],
     headers: &mut Headers,

@@ -118,7 +118,7 @@ fn values<'h>(headers: &'h Headers, name: &[u8]) -> Cow<'h, [u8]> {
     }
 }
 
-/// The spans of an exchange that is over, each one encoded: the request's, then its children's.
+/// The spans of an exchange that has ended, each one encoded: the request's, then its children's.
 pub(super) fn spans(
     ctx: &Context,
     env: &Env<'_>,
@@ -253,7 +253,7 @@ fn status_of(ctx: &Context) -> Option<Status> {
             code,
         });
     }
-    // The client got no answer, or half of one.
+    // The client got no response, or half of one.
     let fault = record.fault.filter(|_| record.status == 0 || record.source == Source::Upstream)?;
     Some(Status { message: fault.kind.error_type().to_owned(), code })
 }

@@ -360,16 +360,16 @@ fn invalid_configurations_are_refused() {
         assert!(reason.contains(expected), "{reason}");
     };
     let collector = |address: &str, protocol: &str| json!({"collector": {"address": address, "request_timeout": 3, "protocol": protocol}});
-    check(collector("ftp://h", "http/protobuf"), "is neither host:port nor a URL with http or https");
+    check(collector("ftp://h", "http/protobuf"), "is not host:port or an http or https URL");
     check(collector("http://", "http/protobuf"), "empty host");
-    check(collector("h:4317/v1/traces", "grpc"), "has a path, which gRPC has no use for");
+    check(collector("h:4317/v1/traces", "grpc"), "has a path, but gRPC uses none");
     check(
         json!({"batch_span_processor": {"max_queue_size": 256}}),
-        "max_queue_size: 256 has to be more than max_export_batch_size, which is 256",
+        "max_queue_size: 256 must be greater than max_export_batch_size, which is 256",
     );
     let fields =
         json!({"address": "h:1", "request_timeout": 3, "protocol": "grpc", "request_headers": {"a b": "c"}});
-    check(json!({"collector": fields}), "`a b` is no field that can be sent");
+    check(json!({"collector": fields}), "`a b` is not a valid header field");
     let wrong = refusal(NAME, &json!({"sampler": {"name": "always"}}));
     assert_eq!(
         wrong,

@@ -182,7 +182,7 @@ fn plain(id: &[u8]) -> Option<String> {
     is_plain.then(|| String::from_utf8_lossy(id).into_owned())
 }
 
-/// The segment of an exchange that is over.
+/// The segment of an exchange that has ended.
 fn segment(ctx: &Context, env: &Env<'_>, identity: &Identity, sampled: &Sampled) -> Option<Value> {
     let course = FinishedExchange::of(ctx, env)?;
     let uri = String::from_utf8_lossy(&ctx.uri);

@@ -36,12 +36,12 @@ impl Reporter {
     /// # Errors
     /// Returns an error if it is invalid.
     pub(super) fn new(address: &str, identity: Identity, interval: Duration) -> Result<Reporter, String> {
-        let base = Url::parse(address).map_err(|error| format!("`{address}` is no URL: {error}"))?;
+        let base = Url::parse(address).map_err(|error| format!("`{address}` is not a URL: {error}"))?;
         if !matches!(base.scheme(), "http" | "https") {
-            return Err(format!("`{address}` is no URL with http or https"));
+            return Err(format!("`{address}` is not a URL with http or https"));
         }
         if is_exposed(base.as_str()) {
-            tracing::warn!("skywalking: segments are sent to {base} in the clear");
+            tracing::warn!("skywalking: segments are sent to {base} in cleartext");
         }
         let server =
             Server { base, identity, interval, collector: Collector::new(HeaderMap::new(), TIMEOUT) };

@@ -178,5 +178,5 @@ fn invalid_configurations_are_refused() {
     assert!(entry(NAME, json!({})).is_ok());
     let identity = Identity { service: String::new(), instance: String::new() };
     let reporter = Reporter::new("ftp://h", identity, Duration::ZERO).map(drop);
-    assert_eq!(reporter.unwrap_err(), "`ftp://h` is no URL with http or https");
+    assert_eq!(reporter.unwrap_err(), "`ftp://h` is not a URL with http or https");
 }

@@ -78,7 +78,7 @@ impl Configuration for Config {
     fn check(&self) -> Result<(), String> {
         match self.server_addr.as_deref().filter(|addr| addr.parse::<Ipv4Addr>().is_err()) {
             None => Ok(()),
-            Some(addr) => Err(format!("server_addr: `{addr}` is no IPv4 address")),
+            Some(addr) => Err(format!("server_addr: `{addr}` is not an IPv4 address")),
         }
     }
 }
@@ -92,7 +92,7 @@ impl TryFrom<String> for Endpoint {
     type Error = String;
 
     fn try_from(text: String) -> Result<Endpoint, String> {
-        let url = Url::parse(&text).map_err(|error| format!("endpoint: `{text}` is no URL: {error}"))?;
+        let url = Url::parse(&text).map_err(|error| format!("endpoint: `{text}` is not a URL: {error}"))?;
         match url.scheme() {
             "http" | "https" => Ok(Endpoint(url)),
             other => Err(format!("endpoint: the scheme {other} is neither http nor https")),
@@ -147,7 +147,7 @@ impl Zipkin {
         let told = told.map_err(|error| format!("plugin_attr.{NAME}: {error}"))?.unwrap_or_default();
         let url = config.endpoint.0;
         if is_exposed(url.as_str()) {
-            tracing::warn!("zipkin: spans are sent to {url} in the clear");
+            tracing::warn!("zipkin: spans are sent to {url} in cleartext");
         }
         let pace = Pace {
             name: "zipkin_report".to_owned(),
@@ -210,7 +210,7 @@ impl Plugin for Zipkin {
         if incoming.is_invalid
             && let Some(left_out) = COMPLAINT.due()
         {
-            tracing::warn!(left_out, "zipkin: a request has invalid ids of a trace; it begins one");
+            tracing::warn!(left_out, "zipkin: a request has invalid trace ids; it starts a new trace");
         }
         let is_sampled = match incoming.wish {
             Some(wish) => wish.is_sampled(),
@@ -269,7 +269,7 @@ impl Plugin for Zipkin {
 }
 
 impl Zipkin {
-    /// The spans of an exchange that is over.
+    /// The spans of an exchange that has ended.
     fn spans(&self, ctx: &Context, env: &Env<'_>, sampled: &Sampled) -> Vec<Value> {
         let Some(course) = FinishedExchange::of(ctx, env) else { return Vec::new() };
         let local = self.local(ctx);

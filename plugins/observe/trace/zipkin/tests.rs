@@ -190,7 +190,7 @@ fn invalid_configurations_are_refused() {
     check(json!({"sample_ratio": 1}), "property \"endpoint\" is required");
     check(json!({"endpoint": "http://h"}), "property \"sample_ratio\" is required");
     check(conf(json!({"endpoint": "ftp://h"})), "endpoint: the scheme ftp is neither http nor https");
-    check(conf(json!({"server_addr": "300.1.1.1"})), "server_addr: `300.1.1.1` is no IPv4 address");
+    check(conf(json!({"server_addr": "300.1.1.1"})), "server_addr: `300.1.1.1` is not an IPv4 address");
     check(conf(json!({"server_addr": "10.0.0.1"})), "");
     check(conf(json!({})), "");
     check(

@@ -13,8 +13,8 @@ use sigma_plugin_kit::redis::{Policy, policies};
 /// Limits requests per time window (rate limit, quota).
 ///
 /// Each key may send `count` requests in `time_window` seconds. **Further requests get 503 unless `rejected_code` is
-/// set; 429 is the usual choice.** The default key is the client's address, also on a consumer: for a limit per
-/// consumer set `key: consumer_name`. A fixed window begins with the first request of a key; a sliding window also
+/// set; 429 is the usual choice.** The default key is the client's address, also on a consumer. For a limit per
+/// consumer, set `key: consumer_name`. A fixed window begins with the first request of a key; a sliding window also
 /// weighs the previous one. Counters are in this gateway, or in Redis, where several gateways share them.
 ///
 /// This gateway stores keys in at most 128 MiB, about 800,000; beyond that, keys whose windows end first are removed.
@@ -158,7 +158,7 @@ impl Configuration for Config {
 }
 
 impl Config {
-    /// The time between two messages to Redis; None if Redis is asked for each request.
+    /// The time between two messages to Redis; None if Redis is requested each request.
     pub(super) fn sync_interval(&self) -> Option<Duration> {
         let seconds = self.sync_interval.filter(|seconds| *seconds > 0.0)?;
         // A timer of years is as good as any longer one.

@@ -1,5 +1,5 @@
-//! Local counting with periodic synchronisation to Redis: an answer costs no round trip, at the price of an
-//! overrun by the requests that other gateways accept between two messages.
+//! Local counting with periodic synchronisation to Redis: a response costs no round trip, at the price of an overrun
+//! by the requests that other gateways accept between two messages.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,13 +15,13 @@ use sigma_plugin_kit::clock;
 use sigma_plugin_kit::log_throttle::LogThrottle;
 use sigma_plugin_kit::redis::{Connections, SharedConnection, Target};
 
-/// Keys that wait for synchronisation; further keys are synchronised when their window is over.
+/// Keys that wait for synchronisation; further keys are synchronised when their window has ended.
 const MOST_WAITING: usize = 10_000;
 
 /// Local state of one key.
 #[derive(Debug, Clone, Copy, Default)]
 struct State {
-    /// The rest that Redis reported, and until when that is valid; None before it was asked.
+    /// The rest that Redis reported, and until when that is valid; None before it was queried.
     remote: Option<(u64, u64)>,
     /// Requests that passed since.
     delta: u64,

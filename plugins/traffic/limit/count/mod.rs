@@ -71,12 +71,12 @@ pub(super) fn warnings(conf: &Value) -> Vec<Problem> {
         .iter()
         .filter(|field| conf.get("cost_header").is_none() && conf.get(**field).is_some());
     let idle = idle.map(|field| {
-        Problem::new(*field, "no_effect", "no effect without `cost_header`").hint("set `cost_header`")
+        Problem::new(*field, "no_effect", "it has no effect without `cost_header`").hint("set `cost_header`")
     });
     let is_local = conf.get("policy").is_none_or(|policy| policy == "local");
     let interval = conf.get("sync_interval").filter(|interval| is_local && interval.as_f64() != Some(-1.0));
     let unsent = interval.map(|_| {
-        let message = "`sync_interval` has no effect: with `policy: local` no messages are sent";
+        let message = "`sync_interval` has no effect with `policy: local`";
         Problem::new("sync_interval", "no_effect", message).hint("remove it")
     });
     let idle = idle.chain(unsent).collect();
@@ -175,8 +175,8 @@ impl Rule {
             false => Some(self.space.by_value_or_address(&self.key, ctx)),
         };
         let Some(key) = key else { return Ok(None) };
-        let limit = self.count.of(ctx, "`count` makes no whole number from 1 on")?;
-        let window_s = self.window.of(ctx, "`time_window` makes no whole number from 1 on")?;
+        let limit = self.count.of(ctx, "`count` must be a whole number of 1 or more")?;
+        let window_s = self.window.of(ctx, "`time_window` must be a whole number of 1 or more")?;
         Ok(Some((key, Quota { limit, window_s })))
     }
 }
@@ -188,7 +188,7 @@ enum Store {
 
 /// An instance.
 pub(super) struct LimitCount {
-    /// Itself, for what goes on after waiting.
+    /// Itself, for what continues after waiting.
     me: Weak<LimitCount>,
     store: Store,
     counters: Arc<Counters>,
@@ -225,7 +225,7 @@ struct Counted {
     key: Option<Vec<u8>>,
 }
 
-/// The cost of a request, as its answer reports it.
+/// The cost of a request, as its response reports it.
 struct Learning {
     header: Box<str>,
     default: u64,
@@ -357,7 +357,7 @@ impl LimitCount {
     /// Counts in Redis, up to the first limit that refuses.
     ///
     /// # Errors
-    /// Returns an error if Redis did not answer.
+    /// Returns an error if Redis did not respond.
     async fn ask(
         &self,
         connection: &SharedConnection,
@@ -459,7 +459,7 @@ impl LimitCount {
         })
     }
 
-    /// Counts a request with this cost, and refuses it if it is over the limit.
+    /// Counts a request with this cost, and refuses it if it exceeds the limit.
     pub(super) fn charge(&self, ctx: &mut Context, env: &Env<'_>, cost: u64) -> Step {
         let counted = match (&self.store, &self.rules[..]) {
             (Store::Local, [rule]) => self.only(rule, ctx, env, cost),
@@ -487,7 +487,7 @@ impl LimitCount {
         }
     }
 
-    /// Counts the rest of a request's cost after its answer.
+    /// Counts the rest of a request's cost after its response.
     fn learn(&self, mut told: Vec<Counted>, rest: u64, ctx: &mut Context, env: &Env<'_>) -> ResponseStep {
         let Store::Redis { target, delayed } = &self.store else {
             for one in &mut told {

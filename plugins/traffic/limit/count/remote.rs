@@ -48,7 +48,7 @@ pub(super) enum Counting {
 /// Counts a request that costs so much.
 ///
 /// # Errors
-/// Returns an error if Redis did not answer.
+/// Returns an error if Redis did not respond.
 pub(super) async fn count(
     connection: &SharedConnection,
     (kind, counting): (WindowType, Counting),

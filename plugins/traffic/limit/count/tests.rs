@@ -63,8 +63,7 @@ fn configurations() {
     }
     let worded = |field: &str, value: &str| {
         format!(
-            "property \"{field}\" validation failed: {value} is no whole number from 1 to 9007199254740991, \
-            and has no variable that could make one"
+            "property \"{field}\" validation failed: {value} is not a whole number from 1 to 9007199254740991 or a variable"
         )
     };
     check(with(json!({"time_window": "1m"})), &worded("time_window", "\"1m\""));
@@ -568,7 +567,7 @@ fn a_dry_run_counts_and_refuses_no_request() {
             assert!(case.run(&plugin, Phase::Access).is_none(), "{name}");
         }
     }
-    // The counters go on as they would.
+    // The counters continue as they would.
     let plugin = entry("limit-count", dry(json!({"count": 3, "time_window": 60}))).unwrap();
     let mut case = Case::new("GET / HTTP/1.1\nHost: h");
     for left in ["2", "1", "0", "0"] {
@@ -579,7 +578,7 @@ fn a_dry_run_counts_and_refuses_no_request() {
     }
 }
 
-/// Returns the remaining quota after each answer; each request is refused or answered with these fields.
+/// Returns the remaining quota after each response; each request is refused or responded with these fields.
 fn learnt(more: &Value, answers: &[&str]) -> Vec<String> {
     let base = json!({"count": 10, "time_window": 600, "rejected_code": 429, "cost_header": "X-Cost"});
     let plugin = entry("limit-count", crate::testing::merged(base, more)).unwrap();

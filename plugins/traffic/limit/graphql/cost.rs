@@ -99,7 +99,7 @@ impl Judge<'_> {
 /// How much a set of selections comes to with its fragments in place.
 #[derive(Debug, Clone, Copy, Default)]
 struct Size {
-    /// Sets within each other.
+    /// Sets nested in each other.
     level: u32,
     selections: u32,
 }

@@ -1,4 +1,4 @@
-//! Invariants of every request and every answer to an introspection.
+//! Invariants of every request and every response to an introspection.
 
 use serde_json::json;
 use sigma_config::resources::Decorations;
@@ -8,8 +8,8 @@ use sigma_plugin::graphql::{Document, Message, definitions};
 use super::cost::{Judge, LARGEST, MOST_SELECTIONS, Strategy};
 use super::schema::Schema;
 
-/// A body, a zero byte, an answer with a schema. A document has a cost of at least one by every strategy or
-/// no cost at all, and the same one twice; readers agree on which input is no document.
+/// A body, a zero byte, a response with a schema. A document has a cost of at least one by every strategy or no cost
+/// at all, and the same one twice; readers agree on which input is no document.
 pub fn graphql(input: &[u8]) {
     let mut parts = input.splitn(2, |b| *b == 0);
     let (body, answer) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());

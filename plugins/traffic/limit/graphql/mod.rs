@@ -24,7 +24,7 @@ use sigma_http::{Headers, Method};
 use sigma_plugin::context::RouteResources;
 use sigma_plugin::descriptor::{InlineUpstream, parsed};
 use sigma_plugin::graphql::{Document, Message, NoDocument, NoMessage};
-use sigma_plugin::outbound::{Answer, Call, CallError, Service};
+use sigma_plugin::outbound::{Call, CallError, Service, ServiceResponse};
 use sigma_plugin::step::{BodyRead, End};
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Resource, ResponseStep,
@@ -84,16 +84,16 @@ $ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/graphql -H 'Con
 "#;
 
 /// Schemas that a worker knows, of all services: they may have some megabytes each, and clients choose the path and
-/// the host that one is asked for under.
+/// the host that one is requested under.
 const KNOWN_SCHEMAS: Bound = Bound::new(16);
 
-/// The largest answer with a schema.
+/// The largest response with a schema.
 const SCHEMA_BYTES: usize = 8 << 20;
 
 /// Milliseconds to wait for a schema: two to connect, two to send, five to read.
 const SCHEMA_TIMEOUT_MS: u64 = 9_000;
 
-/// Milliseconds for which no schema is asked for again that could not be had.
+/// Milliseconds for which no schema is requested again that could not be had.
 const NO_SCHEMA_MS: u64 = 10_000;
 
 /// Limits GraphQL queries in a time window by their cost.
@@ -105,14 +105,14 @@ const NO_SCHEMA_MS: u64 = 10_000;
 ///
 /// `depth` is the number of nested selection sets. `complexity` adds up all fields and the operation: the cost of each
 /// is the cost of its content, multiplied by `mul`, plus `add`; both are 1 by default. `node_quantifier` counts
-/// objects: a field with an argument for the number of objects costs `add` for each object around it, and multiplies
-/// the cost of its content by `mul`. Other fields cost nothing. Decorations set `add` and `mul` of a field: they are in
-/// the route's service (`graphql_cost_decorations`), or below it in the Admin API. The plugin finds the fields by the
-/// schema of the server, which it requests once by introspection. A worker keeps the schema until the configuration of
-/// the plugin changes. The server is the upstream of the service, or else of the route. Without a schema queries get
-/// 400, and the error log has the reason. Set `introspection_endpoint` if the route has many paths or hosts: each has a
-/// schema of its own, and a worker keeps 16. While the Admin API's store has an unreadable decoration without an
-/// earlier form, queries that need decorations get 503.
+/// objects. A field with an argument for the number of objects costs `add` for each object around it, and multiplies
+/// the cost of its content by `mul`. Other fields cost nothing. Decorations set `add` and `mul` of a field: they are
+/// in the route's service (`graphql_cost_decorations`), or below it in the Admin API. The plugin finds the fields by
+/// the schema of the server, which it requests once by introspection. A worker keeps the schema until the
+/// configuration of the plugin changes. The server is the upstream of the service, or else of the route. Without a
+/// schema queries get 400, and the error log has the reason. Set `introspection_endpoint` if the route has many paths
+/// or hosts: each has its own schema, and a worker keeps 16. While the Admin API's store has an unreadable decoration
+/// without an earlier form, queries that need decorations get 503.
 ///
 /// A query with expanded fragments has at most 100,000 selections, and its text at most 100 levels; more gets 400. An
 /// ambiguous request gets 400 as well, such as one with a query string and a body, or with a repeated name in JSON.
@@ -200,14 +200,14 @@ impl Configuration for Config {
         self.limit.check()?;
         if self.limit.learns() {
             return Err(
-                "cost_header: a query costs what its document says; limit-count has this field".to_owned()
+                "cost_header: the cost comes from the query; only limit-count has this field".to_owned()
             );
         }
         let is_name =
             |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_graphic() && b != b':');
         let fields = self.introspection_headers.iter().flat_map(|fields| fields.0.keys());
         match fields.into_iter().find(|name| !is_name(name)) {
-            Some(name) => Err(format!("introspection_headers: `{name}` is no name of a field")),
+            Some(name) => Err(format!("introspection_headers: `{name}` is not the name of a field")),
             None => Ok(()),
         }
     }
@@ -229,7 +229,7 @@ struct Inner {
     max_size: usize,
     /// The upstream of the endpoint for introspection.
     endpoint: String,
-    /// Schemas that were asked for under other configurations are others.
+    /// Schemas that were requested under other configurations are others.
     space: String,
 }
 
@@ -322,7 +322,11 @@ impl Inner {
                 Err(reason) => {
                     static COMPLAINT: LogThrottle = LogThrottle::new();
                     if let Some(left_out) = COMPLAINT.due() {
-                        tracing::error!(left_out, reason, "graphql-limit-count: the server gives no schema");
+                        tracing::error!(
+                            left_out,
+                            reason,
+                            "graphql-limit-count: the server returns no schema"
+                        );
                     }
                     (None, Some(NO_SCHEMA_MS))
                 }
@@ -425,16 +429,18 @@ fn upstream(of: &RouteResources) -> Option<(String, Option<&resources::Upstream>
     }
 }
 
-/// The schema in the answer of a server.
+/// The schema in the response of a server.
 ///
 /// # Errors
 /// Returns an error, which is the reason, if there is no schema.
-fn read_schema(answer: Result<Answer, CallError>) -> Result<Schema, String> {
+fn read_schema(answer: Result<ServiceResponse, CallError>) -> Result<Schema, String> {
     match answer {
-        Ok(Answer { status: 200, body, .. }) => {
-            Schema::read(&body).ok_or_else(|| "the answer to the introspection is no schema".to_owned())
+        Ok(ServiceResponse { status: 200, body, .. }) => {
+            Schema::read(&body).ok_or_else(|| "the introspection response is not a schema".to_owned())
         }
-        Ok(Answer { status, .. }) => Err(format!("the introspection is answered with status {status}")),
+        Ok(ServiceResponse { status, .. }) => {
+            Err(format!("the introspection response has the status {status}"))
+        }
         Err(error) => Err(error.to_string()),
     }
 }
@@ -459,7 +465,7 @@ fn no_cost(reason: NoCost) -> Step {
 /// The store has a decoration that cannot be read: the query may cost anything.
 fn no_costs() -> Step {
     let reply = Reply::new(503).json(&json!({"message": "the cost of the graphql query is unknown"}));
-    reply.because("a cost decoration of the service cannot be read").into()
+    reply.because("a cost decoration of the service is malformed").into()
 }
 
 fn no_schema() -> Step {

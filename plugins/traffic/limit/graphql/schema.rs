@@ -35,7 +35,7 @@ impl Field {
 }
 
 impl Schema {
-    /// Reads an answer to [`QUESTION`]; None if it is invalid.
+    /// Reads a response to [`QUESTION`]; None if it is invalid.
     pub(super) fn read(answer: &[u8]) -> Option<Schema> {
         let IntrospectionResponse { data: Data { schema } } = serde_json::from_slice(answer).ok()?;
         let name = |named: Option<Named>| named.and_then(|named| named.name);

@@ -11,8 +11,8 @@ fn conf(more: &Value) -> Value {
     merged(json!({"count": 10, "time_window": 600, "rejected_code": 429}), more)
 }
 
-/// Returns the results of requests one after the other, each a body of `application/graphql`: the answer, or
-/// the cost and quota that the client sees.
+/// Returns the results of requests one after the other, each a body of `application/graphql`: the response, or the
+/// cost and quota that the client sees.
 fn outcomes(conf: &Value, bodies: &[&str]) -> Vec<String> {
     let plugin = entry(NAME, conf.clone()).unwrap();
     let mut case = Case::new("GET / HTTP/1.1\nHost: h");
@@ -190,7 +190,7 @@ fn bad_configurations_are_refused() {
     );
     check(
         json!({"introspection_headers": {"a:b": "c"}}),
-        "introspection_headers: `a:b` is no name of a field",
+        "introspection_headers: `a:b` is not the name of a field",
     );
     check(
         json!({"rules": [{"count": 1, "time_window": 1, "key": "$uri"}]}),

@@ -1,6 +1,6 @@
-//! Answers that were kept: Sigma's cache compared with nginx's `proxy_cache`, which has its bodies in files.
+//! Responses that were kept: Sigma's cache compared with nginx's `proxy_cache`, which has its bodies in files.
 //!
-//! The origin ends before the measurement: an answer that does not come from the cache counts as an error.
+//! The origin ends before the measurement: a response that does not come from the cache counts as an error.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -29,12 +29,12 @@ pub(super) const SUITE: Suite = Suite {
 /// Where the tables stand in `docs/performance.md`.
 const MARKS: (&str, &str) = ("<!-- bench:cache:start -->", "<!-- bench:cache:end -->");
 
-/// Hits of small and of large answers, and the overhead of an answer.
+/// Hits of small and of large responses, and the overhead of a response.
 const TRIALS: [&str; 3] = ["hit-1k", "hit-1m", "memory"];
 
-/// Answers that are kept where memory is measured.
+/// Responses that are kept where memory is measured.
 const ENTRIES: u32 = 100_000;
-/// Every so many of them are asked for again, to see that they are there.
+/// Every so many of them are requested again, to see that they are there.
 const PROBED: usize = 97;
 const KIBIBYTE: usize = 1024;
 
@@ -61,7 +61,7 @@ fn measure(bench: &Bench<'_>, trial: &str) -> anyhow::Result<Outcome> {
 enum Keeper {
     Sigma,
     Nginx {
-        /// Whether files of answers stay open between requests, which is not nginx's default.
+        /// Whether files of responses stay open between requests, which is not nginx's default.
         keeps_open: bool,
     },
 }
@@ -88,7 +88,7 @@ impl Keeper {
 
     /// Everything that precedes the start between a free port and `origin`; nothing is kept from earlier runs.
     ///
-    /// `None` if the gateway is not there or not asked for.
+    /// `None` if the gateway is not there or not requested.
     fn prepare(self, bench: &Bench<'_>, origin: u16) -> anyhow::Result<Option<Launch>> {
         let Bench { options, folders, programs } = bench;
         let program = programs.path(self.contender());
@@ -175,7 +175,7 @@ http {{
     )
 }
 
-/// Has `gateway` keep the answer to `path`, whose body has `length` bytes.
+/// Has `gateway` keep the response to `path`, whose body has `length` bytes.
 fn keep(client: &mut Client, path: &str, length: usize) -> anyhow::Result<()> {
     let answer = client.get(path)?;
     let got = answer.body.len();
@@ -222,7 +222,7 @@ fn hits(bench: &Bench<'_>, trial: &str, title: &str, load: &Load, length: usize)
     kept(bench, SUITE.name, trial, text, results.errors_of_sigma())
 }
 
-/// Memory of a gateway with one answer, and with [`ENTRIES`] more, in KiB.
+/// Memory of a gateway with one response, and with [`ENTRIES`] more, in KiB.
 struct Growth {
     label: String,
     before_kib: u64,
@@ -248,7 +248,7 @@ fn memory(bench: &Bench<'_>) -> anyhow::Result<Outcome> {
          | gateway | memory before | memory with them | bytes for each | beside the body |\n|---|--:|--:|--:|--:|\n"
     );
     for keeper in [Keeper::Sigma, Keeper::Nginx { keeps_open: false }] {
-        // Each has an origin of its own, which ends.
+        // Each has its own origin, which ends.
         let origin = process::origin(&bench.programs, &bench.folders.work)?;
         let Some(launch) = keeper.prepare(bench, origin.port)? else { continue };
         let gateway = launch.start_listening()?;

@@ -59,7 +59,7 @@ const SERVED_LIMIT: Duration = Duration::from_secs(120);
 /// Time for freed memory to be given back before it is read.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// Sigma with the Admin API, its configuration in an embedded store of its own.
+/// Sigma with the Admin API, its configuration in its own embedded store.
 struct Administered {
     gateway: Running,
     admin: Client,
@@ -155,7 +155,7 @@ fn route(id: &str, uri: &str, desc: &str) -> String {
     format!(r#"{{"id":"{id}","uri":"{uri}","upstream_id":"1","desc":"{desc}"}}"#)
 }
 
-/// Asks on fresh connections until [`STREAK`] in a row are answered 200; gives when the first of these was.
+/// Asks on fresh connections until [`STREAK`] in a row get 200; gives when the first of these was.
 fn await_served(port: u16, path: &str) -> anyhow::Result<Instant> {
     let begin = Instant::now();
     let (mut streak, mut since) = (0, begin);

@@ -22,14 +22,14 @@ pub(super) const SUITE: Suite = Suite {
     publish: report::write,
 };
 
-/// HTTP/2 in the clear and over TLS, both to an origin of HTTP/1.1; gRPC calls over 1 and 100 connections.
+/// HTTP/2 in cleartext and over TLS, both to an origin of HTTP/1.1; gRPC calls over 1 and 100 connections.
 const TRIALS: [&str; 4] = ["h2c", "h2-tls", "grpc-1", "grpc-100"];
 
 /// Requests open at a time on each connection.
 const STREAMS: u32 = 10;
 
-/// One length-prefixed gRPC message (a zero octet for "not compressed", its length in four, and so many
-/// bytes): both the request and the answer.
+/// One length-prefixed gRPC message (a zero octet for "not compressed", its length in four, and so many bytes): both
+/// the request and the response.
 const MESSAGE: &str = "\0\0\0\0\x10sixteen bytes ok";
 
 /// Where nghttpd has the message: it tells the media type by the suffix.
@@ -89,7 +89,7 @@ fn measure(bench: &Bench<'_>, trial: &str) -> anyhow::Result<Outcome> {
     kept(bench, SUITE.name, trial, text, results.errors_of_sigma())
 }
 
-/// Starts nghttpd so that it answers each call of [`METHOD`] as a gRPC server does.
+/// Starts nghttpd so that it responds to each call of [`METHOD`] as a gRPC server does.
 fn grpc_origin(work: &Path) -> anyhow::Result<Running> {
     let place = Workplace::new(work, "grpc-origin")?;
     let file = place.folder.join("files").join(METHOD.trim_start_matches('/'));

@@ -46,7 +46,7 @@ pub(super) struct Suite {
 pub(super) struct Outcome {
     /// Markdown.
     pub(super) section: String,
-    /// Requests that Sigma answered with an error; the figures are void unless this is 0.
+    /// Requests that Sigma responded with an error; the figures are void unless this is 0.
     pub(super) errors: u64,
 }
 

@@ -52,7 +52,7 @@ const FORWARD_AUTH: &str = r#""forward-auth": { "uri": "http://{origin}/" }"#;
 const FORWARD_AUTH_CACHED: &str =
     r#""forward-auth": { "uri": "http://{origin}/", "cache": { "ttl": 3600 } }"#;
 
-/// The same of opa, whose answer the origin gives as a policy would.
+/// The same of opa, whose response the origin gives as a policy would.
 const OPA: &str = r#""opa": { "host": "http://{origin}", "policy": "bench" }"#;
 const OPA_CACHED: &str =
     r#""opa": { "host": "http://{origin}", "policy": "bench", "cache": { "ttl": 3600 } }"#;

@@ -39,20 +39,20 @@ const SIGMA: &str = "Sigma";
 const BULK_MIB: u64 = 4 * 1024;
 /// Sessions of one round.
 const SESSIONS: u64 = 16_000;
-/// Datagrams of one round, each of which is answered.
+/// Datagrams of one round, each of which gets a response.
 const DATAGRAMS: u64 = 200_000;
 
 /// The work of a trial.
 #[derive(Clone, Copy)]
 enum Work {
-    /// Answers of 1 MiB over so many kept sessions.
+    /// Responses of 1 MiB over so many kept sessions.
     Bulk { connections: u32 },
     /// Sessions of one small exchange each.
     Sessions,
     /// So many sessions that idle after one exchange.
     Idle(u32),
-    /// Small datagrams of a few clients, each of which is answered; whether wall time is measured, and not
-    /// CPU time.
+    /// Small datagrams of a few clients, each of which gets a response; whether wall time is measured, and not CPU
+    /// time.
     Datagrams { by_clock: bool },
 }
 

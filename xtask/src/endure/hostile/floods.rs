@@ -78,7 +78,7 @@ fn is_closed(stream: &mut TcpStream) -> bool {
 }
 
 /// Connections that are kept open.
-struct Held<'b> {
+struct OpenConnections<'b> {
     flood: u8,
     port: u16,
     most: usize,
@@ -88,8 +88,8 @@ struct Held<'b> {
     next: &'b [u8],
 }
 
-fn hold(held: &Held<'_>, stop: &AtomicBool, count: &AtomicU64) {
-    let Held { flood, port, most, first, next } = *held;
+fn hold(held: &OpenConnections<'_>, stop: &AtomicBool, count: &AtomicU64) {
+    let OpenConnections { flood, port, most, first, next } = *held;
     let mut open: VecDeque<(TcpStream, Instant)> = VecDeque::new();
     while runs(stop) {
         if open.len() < most
@@ -169,7 +169,11 @@ fn bombs(ports: Ports, stop: &AtomicBool, count: &AtomicU64) {
         }
         progress.extend(frame(WINDOW_UPDATE, 0, stream, &1u32.to_be_bytes()));
     }
-    hold(&Held { flood: 1, port: ports.http, most: 100, first: &first, next: &progress }, stop, count);
+    hold(
+        &OpenConnections { flood: 1, port: ports.http, most: 100, first: &first, next: &progress },
+        stop,
+        count,
+    );
 }
 
 fn rapid_resets(ports: Ports, stop: &AtomicBool, count: &AtomicU64) {
@@ -212,12 +216,12 @@ fn empty_frames(ports: Ports, stop: &AtomicBool, count: &AtomicU64) {
 
 fn slow_heads(ports: Ports, stop: &AtomicBool, count: &AtomicU64) {
     let head = b"GET / HTTP/1.1\r\nHost: a\r\nX: ";
-    hold(&Held { flood: 6, port: ports.http, most: 300, first: head, next: b"x" }, stop, count);
+    hold(&OpenConnections { flood: 6, port: ports.http, most: 300, first: head, next: b"x" }, stop, count);
 }
 
 fn slow_bodies(ports: Ports, stop: &AtomicBool, count: &AtomicU64) {
     let head = b"POST /upload HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n";
-    hold(&Held { flood: 7, port: ports.http, most: 200, first: head, next: b"x" }, stop, count);
+    hold(&OpenConnections { flood: 7, port: ports.http, most: 200, first: head, next: b"x" }, stop, count);
 }
 
 fn held_uploads(ports: Ports, stop: &AtomicBool, count: &AtomicU64) {
@@ -225,7 +229,7 @@ fn held_uploads(ports: Ports, stop: &AtomicBool, count: &AtomicU64) {
     let mut first = head.as_bytes().to_vec();
     first.resize(1 << 20, b'x');
     hold(
-        &Held { flood: 8, port: ports.http, most: 20, first: &first, next: &[b'x'; 64 * 1024] },
+        &OpenConnections { flood: 8, port: ports.http, most: 20, first: &first, next: &[b'x'; 64 * 1024] },
         stop,
         count,
     );
@@ -233,7 +237,7 @@ fn held_uploads(ports: Ports, stop: &AtomicBool, count: &AtomicU64) {
 
 fn slow_readers(ports: Ports, stop: &AtomicBool, count: &AtomicU64) {
     hold(
-        &Held {
+        &OpenConnections {
             flood: 9,
             port: ports.http,
             most: 60,
@@ -251,7 +255,13 @@ fn slow_streams(ports: Ports, stop: &AtomicBool, count: &AtomicU64) {
         first.extend(frame(HEADERS, END_STREAM | END_HEADERS, 2 * number + 1, &get("/large")));
     }
     hold(
-        &Held { flood: 10, port: ports.http, most: 10, first: &first, next: &frame(PING, 0, 0, &[0; 8]) },
+        &OpenConnections {
+            flood: 10,
+            port: ports.http,
+            most: 10,
+            first: &first,
+            next: &frame(PING, 0, 0, &[0; 8]),
+        },
         stop,
         count,
     );
@@ -261,7 +271,7 @@ fn datagrams(ports: Ports, stop: &AtomicBool, count: &AtomicU64) {
     while runs(stop) {
         for _ in 0..10 {
             let from = attacker(11, count.fetch_add(1, Ordering::Relaxed));
-            // A port of its own for each, as if the sender were made up.
+            // Its own port for each, as if the sender were made up.
             let Ok(socket) = UdpSocket::bind((from, 0)) else { continue };
             drop(socket.send_to(&[FLOOD], (Ipv4Addr::LOCALHOST, ports.udp)));
         }

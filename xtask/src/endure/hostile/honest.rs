@@ -41,7 +41,7 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// The time within which so many percent of the requests were answered.
+    /// The time within which so many percent of the requests got a response.
     pub(super) fn percentile_us(&self, percent: usize) -> u32 {
         let mut times = self.times_us.clone();
         times.sort_unstable();

@@ -15,7 +15,7 @@ use sigma_schema::plugins::{PluginSchemas, PluginScope};
 
 /// The type that a field accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum FieldType {
     /// Texts, but neither numbers nor booleans.
     Text,
     /// Numbers or booleans, but no texts.
@@ -156,13 +156,13 @@ impl<'a> Fields<'a> {
     }
 
     /// Returns the type that the value at this place must have.
-    pub(super) fn wanted(&self) -> Wanted {
+    pub(super) fn wanted(&self) -> FieldType {
         let mut found = Types::default();
         self.schemas.iter().for_each(|schema| types(schema, &mut found));
         match (found.text, found.scalar) {
-            (true, false) => Wanted::Text,
-            (false, true) => Wanted::Scalar,
-            _ => Wanted::Any,
+            (true, false) => FieldType::Text,
+            (false, true) => FieldType::Scalar,
+            _ => FieldType::Any,
         }
     }
 }

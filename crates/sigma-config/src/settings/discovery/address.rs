@@ -57,7 +57,7 @@ impl FromStr for RegistryAddress {
             Some(user) => {
                 let (user, password) = user
                     .split_once(':')
-                    .ok_or_else(|| "before the `@` of an address stand user:password".to_owned())?;
+                    .ok_or_else(|| "the part before `@` of an address must be user:password".to_owned())?;
                 if user.is_empty() || !visible(user) || !visible(password) {
                     return Err("user and password of an address are visible ASCII".to_owned());
                 }

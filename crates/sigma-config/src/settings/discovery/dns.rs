@@ -65,7 +65,7 @@ pub(crate) fn breaches(discovery: &Map<String, Value>) -> Vec<(String, &'static 
     }
     let order = dns.get("order").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     if order.iter().enumerate().any(|(at, kind)| order[..at].contains(kind)) {
-        found.push(("dns.order".to_owned(), "a kind of records is named twice", "name each once"));
+        found.push(("dns.order".to_owned(), "a record type is listed twice", "list each once"));
     }
     found
 }

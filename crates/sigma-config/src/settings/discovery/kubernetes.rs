@@ -221,7 +221,11 @@ pub(super) fn breaches(discovery: &Map<String, Value>) -> Vec<(String, &'static 
                 if id.is_empty() {
                     found.push((place.clone(), "a cluster of a list needs an `id`", "add id: first"));
                 } else if taken.contains(&id) {
-                    found.push((format!("{place}.id"), "another cluster has this `id`", "choose another"));
+                    found.push((
+                        format!("{place}.id"),
+                        "this `id` is already used by another cluster",
+                        "choose another",
+                    ));
                 }
                 taken.push(id);
                 of_cluster(&place, cluster, &mut found);
@@ -249,7 +253,7 @@ fn of_cluster(
     }
     let verifies = |service: &Map<String, Value>| service.get("ssl_verify") == Some(&Value::Bool(true));
     if part("service").is_some_and(|service| service.contains_key("ca") && !verifies(service)) {
-        let message = "`ca` means nothing without `ssl_verify`";
+        let message = "`ca` has no effect without `ssl_verify`";
         found.push((format!("{place}.service.ca"), message, "write ssl_verify: true"));
     }
 }

@@ -94,7 +94,7 @@ pub fn check_service(
         };
     }
     if name.chars().any(char::is_control) {
-        return wrong("a name of a service has no control characters".to_owned(), "remove them");
+        return wrong("a service name may not contain control characters".to_owned(), "remove them");
     }
     match registry {
         Registry::Kubernetes if !is_kubernetes(name) => {
@@ -105,7 +105,7 @@ pub fn check_service(
             );
         }
         Registry::ConsulKv if ConsulKv::folder(name).is_none() => {
-            let message = format!("`{name}` is not a folder of Consul keys");
+            let message = format!("`{name}` is not the folder of a Consul key");
             return wrong(message, "write http://<consul>/v1/kv/<prefix>/<service>/ or <service>");
         }
         Registry::Etcd if name.split('/').any(|part| part.is_empty() || part == "." || part == "..") => {

@@ -431,7 +431,7 @@ fn only_kafka_balances_nothing() {
     let with =
         |scheme: &str| verdict(Kind::Upstream, &json!({ "nodes": {}, "type": "none", "scheme": scheme }));
     assert_eq!(with("kafka"), "");
-    assert!(with("http").contains("only upstreams with `scheme: kafka`"), "{}", with("http"));
+    assert!(with("http").contains("use it with `scheme: kafka`"), "{}", with("http"));
 }
 
 /// The variables that a hash may use, and the keys for a header, a cookie, a template.

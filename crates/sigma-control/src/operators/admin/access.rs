@@ -15,7 +15,7 @@ use super::reply::{Refusal, Reply};
 /// Whether a peer may call at all, and where no key protects it, whether an operator calls.
 pub(crate) fn admit(state: &AdminState, peer: IpAddr, headers: &HeaderMap) -> Result<(), Refusal> {
     if !state.settings.allow.contains(peer) {
-        let message = "this address may not call the Admin API; see admin.allow";
+        let message = "this address is not allowed the Admin API; add it to admin.allow";
         return Err(Refusal::new(StatusCode::FORBIDDEN, message));
     }
     if !state.settings.key_required {
@@ -92,7 +92,7 @@ fn caller_of(state: &AdminState, shown: &[u8]) -> Option<Caller> {
     found
 }
 
-/// Returns the answer to a browser's preflight request.
+/// Returns the response to a browser's preflight request.
 pub(crate) fn preflight() -> Reply {
     Reply::empty(StatusCode::OK)
         .with("access-control-allow-methods", "POST, GET, PUT, OPTIONS, DELETE, PATCH")
@@ -101,7 +101,7 @@ pub(crate) fn preflight() -> Reply {
         .with("content-length", "0")
 }
 
-/// The origins whose pages may read the answer to a call, as the field says it.
+/// The origins whose pages may read the response to a call, as the field says it.
 pub(crate) fn readers(state: &AdminState, headers: &HeaderMap) -> Option<HeaderValue> {
     match state.settings {
         Admin { cors: false, .. } => None,
@@ -113,7 +113,7 @@ pub(crate) fn readers(state: &AdminState, headers: &HeaderMap) -> Option<HeaderV
     }
 }
 
-/// The fields of every answer.
+/// The fields of every response.
 pub(crate) fn stamp(readers: Option<HeaderValue>, headers: &mut HeaderMap) {
     const SERVER: &str = concat!("sigma/", env!("CARGO_PKG_VERSION"));
     const CORS: [(&str, &str); 3] = [

@@ -78,18 +78,20 @@ impl Preconditions {
         Preconditions { if_match: tags(header::IF_MATCH), if_none_match: tags(header::IF_NONE_MATCH) }
     }
 
-    /// Whether a write may go on; `modified` is the present revision, None for no resource.
+    /// Whether a write may continue; `modified` is the present revision, None for no resource.
     pub(crate) fn check(&self, modified: Option<u64>) -> Result<(), Refusal> {
         let found = |tags: &Vec<String>| {
             modified.is_some_and(|now| tags.iter().any(|tag| tag == "*" || *tag == now.to_string()))
         };
         let state = modified.map_or_else(|| "it does not exist".to_owned(), |now| format!("it is at {now}"));
         if self.if_match.as_ref().is_some_and(|tags| !found(tags)) {
-            let message = format!("If-Match names another revision of the resource: {state}; read it again");
+            let message = format!(
+                "If-Match does not match the revision of the resource: {state}; read the resource again"
+            );
             return Err(Refusal::precondition(message));
         }
         if self.if_none_match.as_ref().is_some_and(found) {
-            let message = format!("If-None-Match excludes the resource as it is: {state}");
+            let message = format!("If-None-Match does not allow this revision of the resource: {state}");
             return Err(Refusal::precondition(message));
         }
         Ok(())
@@ -136,7 +138,7 @@ impl Call {
         self.arguments.all("dry_run").any(|value| value == "true")
     }
 
-    /// The time to live that a write asks for.
+    /// The time to live that a write requests.
     pub(crate) fn ttl(&self) -> Result<Option<Duration>, Refusal> {
         let Some(text) = self.arguments.get("ttl") else { return Ok(None) };
         let seconds = text.trim().parse::<f64>().ok();
@@ -179,7 +181,7 @@ pub(crate) async fn read(
     };
     match tokio::time::timeout(state.body_timeout, collect).await {
         Ok(read) => read,
-        Err(_) => Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, "the request body does not arrive")),
+        Err(_) => Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, "the request body did not arrive in time")),
     }
 }
 

@@ -28,7 +28,7 @@ pub(crate) struct Collection {
     pub(crate) schema: &'static str,
     /// What it holds.
     pub(crate) class: Class,
-    /// Verbs that are answered 405.
+    /// Verbs that get 405.
     pub(crate) refused: &'static [&'static str],
 }
 

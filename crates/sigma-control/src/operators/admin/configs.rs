@@ -297,7 +297,7 @@ enum Ids {
     Optional,
 }
 
-/// Checks every item by itself. With [`Ids::Optional`], items without an id are left out of the sections.
+/// Checks every item by itself. With [`Ids::Optional`], items without an id are omitted from the sections.
 fn drafts(state: &AdminState, sent: &Map<String, Value>, ids: Ids) -> (Vec<Section>, Vec<Wrong>) {
     let mut sections = Vec::new();
     let mut wrong = Vec::new();

@@ -32,7 +32,7 @@ pub(super) async fn convert(format: &str, call: &Call) -> Outcome {
         Some(format) => of_gateway(format, &files),
         None => of_openapi(&files[0]),
     });
-    let failed = || Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "the conversion has failed");
+    let failed = || Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "the conversion failed");
     let made = converted.await.map_err(|_| failed())?.map_err(Refusal::bad)?;
     Ok(Reply::json(StatusCode::OK, made))
 }

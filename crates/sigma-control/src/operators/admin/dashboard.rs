@@ -90,7 +90,7 @@ const POLICY: [(HeaderName, &str); 6] = [
     (header::REFERRER_POLICY, "no-referrer"),
     (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
-    // Browsers ask again each time, and are answered 304.
+    // Browsers ask again each time, and get 304.
     (header::CACHE_CONTROL, "no-cache"),
 ];
 
@@ -143,7 +143,7 @@ impl Page {
     }
 }
 
-/// Answers a request below `/ui`. The answer to HEAD loses its body where it is sent.
+/// Responds to a request below `/ui`. The response to HEAD loses its body where it is sent.
 pub(crate) async fn serve(
     State(state): State<Arc<AdminState>>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
@@ -159,7 +159,7 @@ pub(crate) async fn serve(
 fn answer(state: &AdminState, peer: SocketAddr, request: &Request) -> Response {
     let refuse = |status: StatusCode, reason: String| (status, reason).into_response();
     if !state.settings.allow.contains(peer.ip()) {
-        let reason = "this address may not see the dashboard; see admin.allow".to_owned();
+        let reason = "this address may not open the dashboard; add it to admin.allow".to_owned();
         return refuse(StatusCode::FORBIDDEN, reason);
     }
     if let Err(reason) = state.trusted.check_host(request.headers()) {
@@ -173,7 +173,7 @@ fn answer(state: &AdminState, peer: SocketAddr, request: &Request) -> Response {
         "/ui" => (StatusCode::PERMANENT_REDIRECT, [(header::LOCATION, ROOT)]).into_response(),
         path => match Page::find(path) {
             Some(page) => page.answer(request.headers()),
-            None => refuse(StatusCode::NOT_FOUND, "there is no such file in the dashboard".to_owned()),
+            None => refuse(StatusCode::NOT_FOUND, "the dashboard has no such file".to_owned()),
         },
     }
 }

@@ -81,7 +81,7 @@ impl Filter {
     }
 }
 
-/// `filter=` holds a query of its own, e.g. `service_id=1&upstream_id=2`.
+/// `filter=` holds its own query, e.g. `service_id=1&upstream_id=2`.
 fn fields(arguments: &Arguments, collection: &Collection) -> Vec<(&'static str, String)> {
     let Some(text) = arguments.get("filter") else { return Vec::new() };
     if !collection.is(Kind::Route) && !collection.is(Kind::StreamRoute) {
@@ -89,7 +89,7 @@ fn fields(arguments: &Arguments, collection: &Collection) -> Vec<(&'static str, 
     }
     let inner = Arguments::parse(text);
     for unknown in inner.names().filter(|name| !["service_id", "upstream_id"].contains(name)) {
-        tracing::warn!(name = unknown, "a filter of the Admin API is not known and ignored");
+        tracing::warn!(name = unknown, "ignored an unknown filter of the Admin API");
     }
     let field = |name: &'static str| Some((name, inner.last(name)?.to_owned()));
     ["service_id", "upstream_id"].into_iter().filter_map(field).collect()

@@ -6,7 +6,7 @@ use super::call::Call;
 use super::collection::Past;
 use super::reply::{Outcome, Refusal, Reply};
 use super::{AdminState, rollback};
-use crate::operators::history::Wanted;
+use crate::operators::history::VersionFilter;
 
 /// A call below `history`.
 pub(super) async fn serve(state: &AdminState, call: &Call, wanted: Past) -> Outcome {
@@ -22,7 +22,7 @@ pub(super) async fn serve(state: &AdminState, call: &Call, wanted: Past) -> Outc
             let [limit, before, key] = ["limit", "before", "key"].map(argument);
             // First: a version that comes in between is in the list, and not in the tag.
             let newest = reader.newest().await?;
-            let body = reader.list(Wanted { limit, before, key }).await?;
+            let body = reader.list(VersionFilter { limit, before, key }).await?;
             return Ok(Reply::json(StatusCode::OK, body).at(newest));
         }
         Past::Version(version) => reader.one(version, argument("key")).await?,

@@ -39,7 +39,7 @@ pub(super) fn name_of(key: &AdminKey) -> Arc<str> {
 
 /// Why there is no key.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot keep the Admin API's key in {path}: {source}; name keys in `admin.keys`")]
+#[error("cannot store the Admin API's key in {path}: {source}; set keys in `admin.keys`")]
 pub struct KeyFileError {
     /// The file.
     pub path: PathBuf,
@@ -99,14 +99,16 @@ fn kept(path: &Path) -> io::Result<String> {
         file.set_permissions(Permissions::from_mode(mode & !OTHERS))?;
         tracing::warn!(
             file = %path.display(),
-            "every user of this machine could read the key of the Admin API, which is closed now; make a new one by \
-             deleting the file if that may have happened"
+            "every user of this machine could read the key file of the Admin API; its permissions are now restricted. To replace the key, delete the file and restart"
         );
     }
     file.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
     let key = text.trim();
     if key.len() < LETTERS {
-        return Err(io::Error::new(ErrorKind::InvalidData, "it holds no key; delete it to have one made"));
+        return Err(io::Error::new(
+            ErrorKind::InvalidData,
+            "it contains no key; delete it, and the gateway generates one",
+        ));
     }
     Ok(key.to_owned())
 }
@@ -116,8 +118,8 @@ fn letters() -> io::Result<String> {
     let mut key = String::with_capacity(LETTERS);
     while key.len() < LETTERS {
         let mut random = [0_u8; LETTERS];
-        getrandom::fill(&mut random).map_err(|_| io::Error::other("no random bytes are to be had"))?;
-        // Bytes above a multiple of 52 are left out, so that every letter is as likely.
+        getrandom::fill(&mut random).map_err(|_| io::Error::other("cannot get random bytes"))?;
+        // Bytes above a multiple of 52 are omitted, so that every letter is as likely.
         let fair = random.iter().filter(|byte| **byte < 208);
         key.extend(fair.take(LETTERS - key.len()).map(|byte| char::from(ALPHABET[usize::from(byte % 52)])));
     }

@@ -69,7 +69,7 @@ use sigma_schema::Problem;
 use sigma_schema::plugins::PluginSchemas;
 use tokio::sync::RwLock;
 
-use crate::operators::audit::{KeyOf, Made};
+use crate::operators::audit::{KeyOf, WrittenRevision};
 use crate::operators::caller::Trusted;
 use crate::operators::explain::{ExplainQuery, Explainer};
 use crate::operators::history::HistoryReader;
@@ -128,7 +128,7 @@ pub struct AdminState {
     pub keyring: Keyring,
     /// The operator's settings, keys included.
     pub settings: Admin,
-    /// The prefix of store keys in answers: `/apisix`, or the prefix in etcd.
+    /// The prefix of store keys in responses: `/apisix`, or the prefix in etcd.
     pub key_prefix: String,
     /// The running gateway; None where nothing is served.
     pub(crate) process: Option<ProcessCalls>,
@@ -262,7 +262,7 @@ impl AdminState {
     /// The history, if it is kept.
     fn history(&self) -> Result<&HistoryReader, Refusal> {
         self.history.as_deref().ok_or_else(|| {
-            let message = "no history is kept: `history.keep` is 0; set it and restart the gateway";
+            let message = "the history is off: `history.keep` is 0; raise it and restart the gateway";
             Refusal::new(StatusCode::NOT_FOUND, message)
         })
     }
@@ -283,7 +283,7 @@ impl AdminState {
     /// Checks a resource by itself, see [`stored::check`]; returns what its writer should know.
     ///
     /// # Errors
-    /// Returns an error, which is the whole text of the answer, if the value is refused.
+    /// Returns an error, which is the whole text of the response, if the value is refused.
     fn check(&self, kind: Kind, id: Option<&str>, value: &Value) -> Result<Vec<Problem>, String> {
         stored::check(kind, id, value, &*self.plugins, self.unknown_fields)?;
         let refused = self.files.check(kind, id, value, &*self.plugins);
@@ -328,7 +328,7 @@ async fn serve(
     answer(&state, peer, request).await
 }
 
-/// The answer to one call. It needs a runtime with a clock, and nothing else of the machine.
+/// The response to one call. It needs a runtime with a clock, and nothing else of the machine.
 pub async fn answer(state: &AdminState, peer: SocketAddr, request: Request) -> Response {
     let readers = access::readers(state, request.headers());
     let mut seen = Seen::default();
@@ -357,7 +357,7 @@ impl Seen {
         }
         let made = self.made.load(Ordering::Relaxed);
         if made > 0 {
-            extensions.insert(Made(made));
+            extensions.insert(WrittenRevision(made));
         }
     }
 }

@@ -159,8 +159,7 @@ fn answer(description: &str, schema: Option<&str>) -> Value {
     }
 }
 
-/// Returns the common error answers of all operations; a page of an impossible size is refused with a bare
-/// text.
+/// Returns the common error responses of all operations; a page of an impossible size is refused with a bare text.
 fn refused() -> Value {
     let mut refused = answer("Refused; the text says why.", Some("error"));
     refused["content"]["text/plain"] = json!({"schema": {"type": "string"}});
@@ -193,7 +192,11 @@ fn write_parameters() -> [Value; 2] {
             json!({"type": "integer", "minimum": 1, "maximum": 1_000_000}),
             "Seconds until it disappears.",
         ),
-        query("dry_run", json!({"enum": ["true", "false"]}), "Check, answer as if, and store nothing."),
+        query(
+            "dry_run",
+            json!({"enum": ["true", "false"]}),
+            "Check and respond as if it were done, and store nothing.",
+        ),
     ]
 }
 
@@ -202,10 +205,10 @@ fn list(collection: &Collection, parameters: &[Value]) -> Value {
     let mut parameters = parameters.to_vec();
     parameters.extend([
         // Both count only together, and only as numbers.
-        query("page", text(), "The page, from 1."),
-        query("page_size", text(), "Resources a page, from 10 to 500."),
-        query("name", text(), "A regular expression for the name."),
-        query("uri", text(), "A regular expression for a path."),
+        query("page", text(), "Number of the page, from 1."),
+        query("page_size", text(), "Resources on each page, from 10 to 500."),
+        query("name", text(), "Regular expression that the name matches."),
+        query("uri", text(), "Regular expression that one of the paths matches."),
         query("label", text(), "The name of a label."),
     ]);
     if collection.is(Kind::Route) || collection.is(Kind::StreamRoute) {
@@ -246,7 +249,7 @@ fn resource_item(collection: &Collection, parameters: &[Value]) -> Value {
     let shown = [("200", answer("The resource.", Some("entry"))), ("304", answer("Not modified.", None))];
     item.insert("get".to_owned(), operation(format!("Read a {word}"), &parameters, &shown));
     let dry_run = write_parameters()[1].clone();
-    let force = query("force", json!({"enum": ["true", "false"]}), "Even if it is in use.");
+    let force = query("force", json!({"enum": ["true", "false"]}), "Also if another resource uses it.");
     let deletes: Vec<Value> = parameters.iter().cloned().chain([force, dry_run]).collect();
     let deleted = [("200", answer("Deleted.", Some("deleted")))];
     item.insert("delete".to_owned(), operation(format!("Delete a {word}"), &deletes, &deleted));
@@ -277,27 +280,30 @@ fn others() -> Vec<(String, Value)> {
         json!({"description": "Markdown.", "content": {"text/markdown": {"schema": {"type": "string"}}}});
     let documentation =
         operation("Documentation of a plugin".to_owned(), std::slice::from_ref(&name), &[("200", page)]);
-    let replaced =
-        [("202", answer("Replaced.", None)), ("204", answer("It is this configuration already.", None))];
+    let replaced = [
+        ("202", answer("Replaced.", None)),
+        ("204", answer("This configuration is already in force.", None)),
+    ];
     let dry_run = write_parameters()[1].clone();
     let put = operation("Replace the whole configuration".to_owned(), &[digest, dry_run], &replaced);
     let validate = operation("Check a resource".to_owned(), std::slice::from_ref(&name), &[("200", empty)]);
-    let check = operation("Check a configuration".to_owned(), &[], &[("200", any("It is valid."))]);
+    let check =
+        operation("Check a configuration".to_owned(), &[], &[("200", any("The configuration is valid."))]);
     let text = || json!({"type": "string"});
     let tap = [
         query("route", text(), "Only exchanges of this route."),
         query("service", text(), "Only exchanges of this service."),
         query("consumer", text(), "Only exchanges of this consumer."),
         query("client", text(), "Only exchanges of clients in this network; may be given several times."),
-        query("status", text(), "Only those with this status, such as 404 or 5xx."),
-        query("sample", json!({"type": "integer", "minimum": 1}), "One in so many."),
+        query("status", text(), "Only responses with this status, such as 404 or 5xx."),
+        query("sample", json!({"type": "integer", "minimum": 1}), "Share of exchanges: one in this number."),
     ];
     let asked =
         ProcessQuery::ALL.map(|(segment, question)| (segment, json!({"get": get(summary(question), &[])})));
     [
         ("caller", json!({"get": get("The permissions of the caller", &[])})),
-        ("tap", json!({"get": get("Exchanges as they end, a line of JSON for each", &tap)})),
-        ("members", json!({"get": get("The gateways of the store, and which revision each serves", &[])})),
+        ("tap", json!({"get": get("Exchanges as they end, one line of JSON each", &tap)})),
+        ("members", json!({"get": get("The gateways of the store, and the revision that each serves", &[])})),
         ("cache/purge", json!({"post": purge()})),
         ("nodes/{type}/{id}/{node}", json!({"put": node_state()})),
         ("acme/{id}/order", json!({"post": order()})),
@@ -307,7 +313,7 @@ fn others() -> Vec<(String, Value)> {
         ("plugins/{name}/documentation", json!({"get": documentation})),
         (
             "protos/{id}/openapi",
-            json!({"get": get("A definition as a document of OpenAPI", &[path_parameter("id")])}),
+            json!({"get": get("A proto definition as an OpenAPI document", &[path_parameter("id")])}),
         ),
         ("schema/{name}", json!({"get": get("Schema of a resource", &[name])})),
         ("schema/validate/{name}", json!({"post": with_body(validate, "configs")})),
@@ -340,7 +346,7 @@ fn convert() -> Value {
     }});
     let done = json!({"description": "Converted; nothing is stored.", "content": {"application/json": {"schema": done}}});
     let format = path_parameter("format");
-    let summary = "Make resources of another gateway's configuration, or of an OpenAPI document".to_owned();
+    let summary = "Convert another gateway's configuration or an OpenAPI document to resources".to_owned();
     let mut convert = operation(summary, &[format], &[("200", done)]);
     convert["requestBody"] = json!({"required": true, "content": {"application/json": {"schema": order}}});
     convert
@@ -379,11 +385,11 @@ fn purge() -> Value {
         "keys": list(json!({"type": "array", "items": text(), "minItems": 1})),
     }});
     let done = json!({"type": "object", "required": ["forgotten", "gateways"], "properties": {
-        "forgotten": {"type": "integer", "description": "How many answers the asked gateway has forgotten."},
-        "gateways": {"enum": ["all", "this"], "description": "Whether the order also went to the other gateways of the store."},
+        "forgotten": {"type": "integer", "description": "Number of stored responses that this gateway removed."},
+        "gateways": {"enum": ["all", "this"], "description": "Whether the other gateways of the store were notified."},
     }});
     let done = json!({"description": "Forgotten.", "content": {"application/json": {"schema": done}}});
-    let summary = "Have caches forget answers, on all gateways of the store".to_owned();
+    let summary = "Purge stored responses from the caches of all gateways of the store".to_owned();
     let mut purge = operation(summary, &[], &[("200", done)]);
     purge["requestBody"] = json!({"required": true, "content": {"application/json": {"schema": order}}});
     purge
@@ -396,7 +402,7 @@ fn history() -> Vec<(String, Value)> {
     let key = query("key", json!({"type": "string"}), "Only this object, such as routes/1.");
     let listed = [
         query("limit", json!({"type": "integer", "minimum": 1, "maximum": 500}), "Default: 50 versions."),
-        query("before", json!({"type": "integer", "minimum": 0}), "Only those before this version."),
+        query("before", json!({"type": "integer", "minimum": 0}), "Only versions before this one."),
         key.clone(),
     ];
     let get = |summary: &str, parameters: &[Value]| {
@@ -404,15 +410,15 @@ fn history() -> Vec<(String, Value)> {
     };
     let rolled = [("200", any("The keys of the objects that were created, changed and deleted."))];
     let parameters = [number("version"), write_parameters()[1].clone()];
-    let rollback = operation("Bring objects back to how they were".to_owned(), &parameters, &rolled);
+    let rollback = operation("Roll back to a version".to_owned(), &parameters, &rolled);
     let text = || json!({"type": "string"});
     let asked = [
-        query("method", text(), "GET unless told."),
-        json!({"name": "url", "in": "query", "required": true, "schema": text(), "description": "Such as https://example.com/a?b=c."}),
+        query("method", text(), "Method of the request; GET by default."),
+        json!({"name": "url", "in": "query", "required": true, "schema": text(), "description": "URL of the request, such as https://example.com/a?b=c."}),
         query("header", text(), "`Name: value`; may be given several times."),
         query("client", text(), "The client's address."),
         query("listener", text(), "The name of the listener."),
-        query("consumer", text(), "The consumer that it is from."),
+        query("consumer", text(), "Name of the consumer that sends the request."),
     ];
     let between = [number("from"), number("to"), key.clone()];
     [
@@ -430,8 +436,8 @@ fn history() -> Vec<(String, Value)> {
 fn summary(question: ProcessQuery) -> &'static str {
     match question {
         ProcessQuery::Live => "Current rates and times of requests",
-        ProcessQuery::Nodes => "The nodes of every upstream, and how they do",
-        ProcessQuery::Certificates => "The certificates that are shown, and when they expire",
+        ProcessQuery::Nodes => "The nodes of each upstream, with their health",
+        ProcessQuery::Certificates => "The certificates that clients get, with their expiry",
         ProcessQuery::Revision => "The served revision, and the resources that are not served",
     }
 }

@@ -57,11 +57,12 @@ fn only(call: &Call, method: &Method) -> Result<(), Refusal> {
 pub(crate) fn tap(state: &AdminState, call: &Call) -> Outcome {
     only_get(call)?;
     if call.role != AdminRole::Admin {
-        let message = "role viewer may not see exchanges: give a key of role admin";
+        let message = "the role viewer may not see exchanges: use a key with the role admin";
         return Err(Refusal::new(StatusCode::UNAUTHORIZED, message));
     }
     let tapping = state.tapping.as_ref();
-    let tapping = tapping.ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "nothing is served here"))?;
+    let tapping =
+        tapping.ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "this gateway serves no configuration"))?;
     Ok(Reply::lines(tapping.open(&call.arguments.pairs())?).with("cache-control", "no-store"))
 }
 
@@ -70,7 +71,7 @@ pub(crate) async fn members(state: &AdminState, call: &Call) -> Outcome {
     only_get(call)?;
     match &state.members {
         Some(members) => Ok(fresh(members().await)),
-        None => Err(Refusal::new(StatusCode::NOT_FOUND, "nothing is served here")),
+        None => Err(Refusal::new(StatusCode::NOT_FOUND, "this gateway serves no configuration")),
     }
 }
 
@@ -80,20 +81,18 @@ pub(crate) async fn purge(state: &AdminState, call: &Call) -> Outcome {
     let purges = state.purges.as_ref().ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "not found"))?;
     let body = call.body.clone().unwrap_or_default();
     let order = PurgeOrder::deserialize(body)
-        .map_err(|error| Refusal::bad(format_args!("invalid order to purge: {error}")))?;
+        .map_err(|error| Refusal::bad(format_args!("invalid purge: {error}")))?;
     match purges.order(&order).await {
         Ok(Purged { forgotten, is_told }) => {
             let gateways = if is_told { "all" } else { "this" };
             Ok(fresh(json!({"forgotten": forgotten, "gateways": gateways})))
         }
-        Err(error @ PurgeError::Unclear(_)) => {
-            Err(Refusal::bad(format_args!("invalid order to purge: {error}")))
-        }
+        Err(error @ PurgeError::Unclear(_)) => Err(Refusal::bad(format_args!("invalid purge: {error}"))),
         Err(error @ PurgeError::Alone(_)) => Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error)),
     }
 }
 
-/// `GET /caller`: the permissions of a caller, and the form of answers.
+/// `GET /caller`: the permissions of a caller, and the form of responses.
 pub(crate) fn caller(state: &AdminState, call: &Call) -> Outcome {
     only_get(call)?;
     Ok(fresh(json!({

@@ -48,9 +48,10 @@ async fn described(state: &AdminState, place: &ResourcePath, id: &str, call: &Ca
     let name = id.parse::<Id>().map_err(Refusal::bad)?;
     // A large definition takes a while, and others wait for this thread.
     let made = tokio::task::spawn_blocking(move || sigma_convert::openapi::openapi(&name, &content)).await;
-    let made = made.unwrap_or_else(|_| Err("reading it has failed".to_owned()));
-    let document = made
-        .map_err(|reason| Refusal::bad(format_args!("no document can be made of proto [{id}]: {reason}")))?;
+    let made = made.unwrap_or_else(|_| Err("cannot read it".to_owned()));
+    let document = made.map_err(|reason| {
+        Refusal::bad(format_args!("cannot convert proto [{id}] to an OpenAPI document: {reason}"))
+    })?;
     Ok(Reply::json(StatusCode::OK, document).at(record.modified))
 }
 
@@ -99,7 +100,7 @@ pub(crate) fn value_of(record: &Record) -> Result<Value, Refusal> {
     let object = serde_json::from_slice(&record.value).map(Value::Object);
     object.map_err(|error| {
         let message = format!(
-            "the store's value of {} is no JSON object: {error}; delete it or write it again",
+            "the stored value of {} is not a JSON object: {error}; delete it or write it again",
             record.key
         );
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message)

@@ -14,21 +14,21 @@ use crate::store::StoreError;
 
 /// The field with warnings about a successful call.
 const WARNING: HeaderName = HeaderName::from_static("x-sigma-warning");
-/// Such fields in one answer at most: common clients and proxies take a hundred fields.
+/// Such fields in one response at most: common clients and proxies take a hundred fields.
 const MAX_WARNINGS: usize = 16;
 
-/// An answer before it is put on the wire.
+/// A response before it is put on the wire.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Reply {
     /// The status.
     pub(crate) status: StatusCode,
     /// The body.
     pub(crate) content: Content,
-    /// Fields besides those that every answer has.
+    /// Fields besides those that every response has.
     pub(crate) headers: HeaderMap,
 }
 
-/// The body of an answer.
+/// The body of a response.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Content {
     /// Nothing.
@@ -37,7 +37,7 @@ pub(crate) enum Content {
     Json(Value),
     /// Text as it is.
     Text(&'static str),
-    /// Text with a media type of its own.
+    /// Text with its own media type.
     Typed(&'static str, String),
     /// Lines of JSON that come one after the other.
     Lines(Coming),
@@ -54,22 +54,22 @@ impl PartialEq for Coming {
 }
 
 impl Reply {
-    /// An answer with a JSON body.
+    /// A response with a JSON body.
     pub(crate) fn json(status: StatusCode, body: Value) -> Reply {
         Reply { status, content: Content::Json(body), headers: HeaderMap::new() }
     }
 
-    /// An answer that goes on for as long as there is something to tell.
+    /// A response that goes on for as long as there is something to tell.
     pub(crate) fn lines(body: Body) -> Reply {
         Reply { status: StatusCode::OK, content: Content::Lines(Coming(body)), headers: HeaderMap::new() }
     }
 
-    /// An answer without a body.
+    /// A response without a body.
     pub(crate) fn empty(status: StatusCode) -> Reply {
         Reply { status, content: Content::Empty, headers: HeaderMap::new() }
     }
 
-    /// An answer with a bare text.
+    /// A response with a bare text.
     pub(crate) fn text(status: StatusCode, text: &'static str) -> Reply {
         Reply { status, content: Content::Text(text), headers: HeaderMap::new() }
     }
@@ -146,7 +146,7 @@ impl Refusal {
         Refusal::new(StatusCode::BAD_REQUEST, message)
     }
 
-    /// Returns the answer for a resource that does not exist.
+    /// Returns the response for a resource that does not exist.
     pub(crate) fn missing() -> Refusal {
         Refusal(Box::new(Reply::json(StatusCode::NOT_FOUND, json!({"message": "Key not found"}))))
     }
@@ -178,7 +178,7 @@ impl From<Refusal> for Reply {
 /// The result of most operations.
 pub(crate) type Outcome = Result<Reply, Refusal>;
 
-/// A resource as an answer shows it, with its place in the store.
+/// A resource as a response shows it, with its place in the store.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ResourceEntry {
     /// The key, with the store's prefix.
@@ -206,7 +206,7 @@ impl ResourceEntry {
     }
 }
 
-/// One resource that was asked for.
+/// One resource that was requested.
 pub(crate) fn one(version: AdminApiVersion, entry: ResourceEntry) -> Value {
     match version {
         AdminApiVersion::V3 => entry.into_value(),

@@ -24,7 +24,7 @@ use crate::store::{Condition, Contents, Record, StoreError, Transaction, Write};
 const ATTEMPTS: usize = 40;
 /// The pause between attempts.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Keys that an answer names; it counts the others.
+/// Keys that a response names; it counts the others.
 const KEYS_NAMED: usize = 1000;
 
 /// `POST /history/{version}/rollback`.
@@ -56,7 +56,7 @@ pub(super) async fn to(state: &AdminState, call: &Call, version: u64) -> Outcome
             Err(error) => return Err(error.into()),
         }
     }
-    let message = "other changes come all the time, or the history does not follow them; repeat the call";
+    let message = "the resources keep changing, or the history lags behind them; repeat the call";
     Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message))
 }
 
@@ -129,8 +129,7 @@ impl Plan {
 fn check(state: &AdminState, key: &str, text: &[u8]) -> Result<Vec<Problem>, Refusal> {
     let refused = |reason: &dyn std::fmt::Display| {
         Refusal::bad(format_args!(
-            "{key} cannot be brought back: {reason}; nothing was changed, write this object by hand or choose another \
-             version"
+            "cannot restore {key}: {reason}; nothing was changed. Write this object yourself, or choose another version"
         ))
     };
     let mut value: Value = serde_json::from_slice(text).map_err(|error| refused(&error))?;
@@ -159,7 +158,7 @@ fn check_references(records: &BTreeMap<&str, &Record>, target: &Target) -> Resul
     for (key, text) in target.objects.iter().filter_map(|(key, value)| Some((key, value.as_ref()?))) {
         for needed in needs(key, text) {
             if !is_there(&needed) {
-                let text = format!("{key} cannot be brought back: it needs {needed}, which is not there");
+                let text = format!("cannot restore {key}: it needs {needed}, which does not exist");
                 return Err(Refusal::bad(text));
             }
         }
@@ -170,7 +169,7 @@ fn check_references(records: &BTreeMap<&str, &Record>, target: &Target) -> Resul
     for (key, record) in records.iter().filter(|(key, _)| !target.objects.contains_key(**key)) {
         if let Some(needed) = needs(key, &record.value).into_iter().find(|needed| goes(needed)) {
             let text =
-                format!("{needed} was not there in that version, and {key} uses it now: delete that first");
+                format!("{needed} did not exist in that version, and {key} uses it now: delete {key} first");
             return Err(Refusal::bad(text));
         }
     }

@@ -122,7 +122,9 @@ async fn references(
                 http_scheme(&reference.id, &upstream)?;
                 if reference.is_to_member() && upstream.get("members").is_some() {
                     let text = stored::nested_members(&reference.id);
-                    return Err(Refusal::bad(format_args!("{text}: name the members of that one")));
+                    return Err(Refusal::bad(format_args!(
+                        "{text}: list the members of that upstream instead"
+                    )));
                 }
             }
             Kind::StreamRoute => same_protocol(value, &value_of(&record)?)?,
@@ -145,7 +147,7 @@ async fn no_member(state: &AdminState, key: &str) -> Result<(), Refusal> {
         for record in state.store.list(&format!("{}/", kind.section())).await? {
             if holds(&record.value, id) && value_of(&record).is_ok_and(|value| one.names(&value, id)) {
                 return Err(Refusal::bad(format_args!(
-                    "upstream [{id}] is a member of [{}] and can have no members itself: name them there",
+                    "upstream [{id}] is a member of [{}], so it cannot have members: list them there instead",
                     record.key
                 )));
             }
@@ -173,7 +175,10 @@ fn stream_scheme(id: &str, upstream: &Value) -> Result<(), Refusal> {
     match serde_json::from_value::<Scheme>(scheme.clone()) {
         Ok(known) if !known.carries_sessions() => {
             let scheme = scheme.as_str().unwrap_or_default();
-            Err(Refusal::bad(format_args!("upstream [{id}] speaks {scheme}: {}", Scheme::NO_SESSIONS)))
+            Err(Refusal::bad(format_args!(
+                "upstream [{id}] has the scheme {scheme}: {}",
+                Scheme::NO_SESSIONS
+            )))
         }
         _ => Ok(()),
     }
@@ -183,8 +188,7 @@ fn stream_scheme(id: &str, upstream: &Value) -> Result<(), Refusal> {
 fn http_scheme(id: &str, upstream: &Value) -> Result<(), Refusal> {
     match upstream.get("scheme").and_then(Value::as_str) {
         Some(scheme @ ("tcp" | "udp" | "tls")) => Err(Refusal::bad(format_args!(
-            "upstream [{id}] speaks {scheme}, which no route for HTTP can use: choose an upstream with \
-             http, https, grpc, grpcs or kafka"
+            "upstream [{id}] has the scheme {scheme}, which an HTTP route cannot use: choose an upstream with http, https, grpc, grpcs or kafka"
         ))),
         _ => Ok(()),
     }

@@ -1,7 +1,7 @@
 //! Encryption of stored secrets, and masking for readers.
 //!
-//! Secrets of plugins are encrypted in the store and shown in the clear to callers that may write them.
-//! Private keys never leave: answers hold their ciphertext, or nothing. Read-only callers see neither.
+//! Secrets of plugins are encrypted in the store and shown in cleartext to callers that may write them. Private keys
+//! never leave: answers hold their ciphertext, or nothing. Read-only callers see neither.
 
 use serde_json::Value;
 use sigma_config::crypt::{Keyring, is_masked, mask_resource};
@@ -23,7 +23,7 @@ pub(crate) fn open(keyring: &Keyring, kind: Kind, value: &mut Value, plugins: &d
     keyring.decrypt_resource(kind, value, plugins);
 }
 
-/// Decrypts private keys that a client read from an answer and sends back.
+/// Decrypts private keys that a client read from a response and sends back.
 pub(crate) fn open_private_keys(keyring: &Keyring, kind: Kind, value: &mut Value) {
     let open = |place: Option<&mut Value>| {
         let Some(Value::String(text)) = place else { return };
@@ -47,7 +47,7 @@ pub(crate) fn open_private_keys(keyring: &Keyring, kind: Kind, value: &mut Value
 pub(crate) fn refuse_masks(kind: Kind, value: &mut Value, plugins: &dyn PluginSchemas) -> Result<(), String> {
     if is_masked(kind, value, plugins) {
         return Err(format!(
-            "the value contains {MASK}, the mask of a secret: a key of role viewer reads no secrets, read it with another one"
+            "the value contains {MASK}, the mask of a secret: keys with the role viewer get masked secrets, so read the value with a key of the role admin"
         ));
     }
     Ok(())
@@ -98,7 +98,7 @@ pub(crate) fn show(
     }
 }
 
-/// Turns a stored resource into the answer for a writer: ciphertexts as they are stored.
+/// Turns a stored resource into the response for a writer: ciphertexts as they are stored.
 pub(crate) fn acknowledge(kind: Kind, value: &mut Value) {
     let hide = |object: Option<&mut Value>, name: &str| {
         let Some(object) = object.and_then(Value::as_object_mut) else { return };

@@ -1,4 +1,4 @@
-//! Requests and their answers, over the store in memory.
+//! Requests and their responses, over the store in memory.
 
 use std::net::Ipv4Addr;
 
@@ -161,7 +161,7 @@ impl Api {
         self.check(line, body, status, json!({"error_msg": message})).await;
     }
 
-    /// Makes a call that must succeed, and returns the answer.
+    /// Makes a call that must succeed, and returns the response.
     async fn done(&self, line: &str, body: &str) -> Value {
         let answer = self.call(line, body).await;
         assert!(answer.status < 300, "{line} {body}: {} {}", answer.status, answer.text);

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{Control, ControlState, found, refusal};
-use crate::operators::history::{HistoryReader, Refused, Wanted};
+use crate::operators::history::{HistoryReader, Refused, VersionFilter};
 
 /// The arguments of these calls.
 #[derive(Debug, Default, Deserialize)]
@@ -18,7 +18,7 @@ pub(super) struct Arguments {
 }
 
 fn reader(state: &ControlState) -> Result<&HistoryReader, Refused> {
-    let missing = || (StatusCode::NOT_FOUND, "no history is kept: `history.keep` is 0".to_owned());
+    let missing = || (StatusCode::NOT_FOUND, "the history is off: `history.keep` is 0".to_owned());
     state.history.as_deref().ok_or_else(missing)
 }
 
@@ -32,7 +32,7 @@ fn answered(answer: Result<Value, Refused>) -> Response {
 /// `GET /v1/history`.
 pub(super) async fn list(State(state): Control, Query(arguments): Query<Arguments>) -> Response {
     let Arguments { limit, before, key } = arguments;
-    answered(async { reader(&state)?.list(Wanted { limit, before, key }).await }.await)
+    answered(async { reader(&state)?.list(VersionFilter { limit, before, key }).await }.await)
 }
 
 /// `GET /v1/history/{version}`.
@@ -57,11 +57,10 @@ pub(super) async fn difference(
 pub(super) async fn rollback(State(state): Control, Path(_): Path<u64>) -> Response {
     let message = match state.inspect.revisions().store.kind {
         "file" => {
-            "the configuration comes from a file, which the gateway does not write: put the file back as it was, from \
-             your version control or a backup, and run `sigma reload`"
+            "the configuration comes from a file, which the gateway does not write: restore the file from version control or a backup, and run `sigma reload`"
         }
         _ => {
-            "the Control API asks for no key and changes no resources: call POST /apisix/admin/history/{version}/rollback"
+            "the Control API has no keys and changes no resources: call POST /apisix/admin/history/{version}/rollback"
         }
     };
     refusal(StatusCode::CONFLICT, message)

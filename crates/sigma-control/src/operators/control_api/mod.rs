@@ -1,8 +1,7 @@
 //! The Control API (`/v1/…`): the served configuration, as opposed to the stored one.
 //!
-//! It asks for no key and belongs on a loopback address. The running gateway answers through
-//! [`Inspect`]; everything here only puts answers into APISIX's form. `/v1/revision`, `/v1/certificates` and
-//! `/v1/acme` are Sigma's own.
+//! It needs no key and belongs on a loopback address. The running gateway answers through [`Inspect`]; everything
+//! here only puts answers into APISIX's form. `/v1/revision`, `/v1/certificates` and `/v1/acme` are Sigma's own.
 
 mod health_page;
 mod history;
@@ -39,7 +38,7 @@ use crate::operators::tap::{MEDIA_TYPE, Tapping};
 pub use crate::serving::quarantined::{Quarantined, Standing};
 use crate::store::StoreStatus;
 
-/// An answer of the process that is on its way.
+/// A response of the process that is on its way.
 pub type Asked<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Data of the running process. Every call may be made at any time, from any task of the control runtime, and
@@ -144,7 +143,7 @@ pub struct ControlState {
     pub inspect: Arc<dyn Inspect>,
     /// The plugins of this build.
     pub plugins: Arc<dyn PluginSchemas>,
-    /// The prefix of keys in answers, e.g. `/apisix`; empty for keys of a file.
+    /// The prefix of keys in responses, e.g. `/apisix`; empty for keys of a file.
     pub key_prefix: String,
     /// The history of changes; None if no history is kept.
     pub(crate) history: Option<Arc<HistoryReader>>,
@@ -219,7 +218,7 @@ const ROOT: &str = "not found; the Control API has /v1/routes, /v1/nodes, /v1/re
                     /v1/explain, /v1/members, /v1/healthcheck, /v1/schema and others: see docs/control-api.md";
 
 /// The message where no certificates are ordered.
-pub(crate) const NO_ORDERS: &str = "no certificates are ordered: `acme` is not set";
+pub(crate) const NO_ORDERS: &str = "this gateway orders no certificates: set `acme`";
 
 type Control = State<Arc<ControlState>>;
 
@@ -315,7 +314,7 @@ impl ControlState {
             Kind::Upstream => without_silent_defaults(&mut item.value),
             _ => item.value.get_mut("upstream").map_or((), without_silent_defaults),
         }
-        // It asks for no key.
+        // It needs no key.
         mask_resource(item.key.kind, &mut item.value, &*self.plugins);
         let mut shown = Map::new();
         shown.insert("key".into(), self.shown_key(&item.key).into());
@@ -338,7 +337,7 @@ async fn health(State(state): Control, headers: HeaderMap) -> Response {
     }
 }
 
-/// The kinds whose health can be asked for.
+/// The kinds whose health can be requested.
 fn checked_kind(section: &str) -> Option<Kind> {
     let kinds = [Kind::Route, Kind::Service, Kind::Upstream, Kind::StreamRoute];
     kinds.into_iter().find(|kind| kind.section() == section)
@@ -403,7 +402,7 @@ async fn nodes_of(State(state): Control, Path((section, id)): Path<(String, Stri
     let key = format!("{section}/{id}");
     match state.inspect.nodes().into_iter().find(|upstream| upstream.key == key) {
         Some(upstream) => found(&upstream.shown()),
-        None => refusal(StatusCode::NOT_FOUND, format!("there is no upstream in {key}")),
+        None => refusal(StatusCode::NOT_FOUND, format!("{key} has no upstream")),
     }
 }
 
@@ -466,8 +465,7 @@ async fn explain(State(state): Control, RawQuery(query): RawQuery) -> Response {
 async fn tap(State(state): Control, RawQuery(query): RawQuery) -> Response {
     let Some(tapping) = &state.tapping else { return refusal(StatusCode::NOT_FOUND, "not found") };
     if !tapping.is_open_to_all() {
-        let message =
-            "exchanges are shown to keys of role admin: ask the Admin API, or set `tap.control_api`";
+        let message = "the Control API does not show exchanges: use the Admin API with a key of the role admin, or set `tap.control_api`";
         return refusal(StatusCode::FORBIDDEN, message);
     }
     let query = query.unwrap_or_default();

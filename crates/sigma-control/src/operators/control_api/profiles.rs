@@ -8,7 +8,7 @@ use super::{Control, found, refusal};
 use crate::operators::profile::{self, Heap};
 
 /// The message where profiles are off.
-const NO_PROFILES: &str = "profiles are off: set `process.profiling: true` and restart the gateway";
+const NO_PROFILES: &str = "profiling is off: set `process.profiling: true` and restart the gateway";
 
 pub(super) async fn cpu(State(state): Control, RawQuery(query): RawQuery) -> Response {
     let Some(profiling) = &state.profiling else { return refusal(StatusCode::FORBIDDEN, NO_PROFILES) };

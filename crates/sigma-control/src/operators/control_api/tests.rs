@@ -290,7 +290,7 @@ async fn nodes_are_put_into_states() {
     check("GET /v1/nodes", 200, json!([nodes])).await;
     check("GET /v1/nodes/upstreams/1", 200, nodes).await;
     let error = |message: &str| json!({"error_msg": message});
-    check("GET /v1/nodes/upstreams/9", 404, error("there is no upstream in upstreams/9")).await;
+    check("GET /v1/nodes/upstreams/9", 404, error("upstreams/9 has no upstream")).await;
     let put = async |node: &str, body: &str, status: u16, expected: Value| {
         let line = format!("PUT /v1/nodes/upstreams/1/{node}");
         assert_eq!(send(&line, body.to_owned()).await, (status, expected), "{line} {body}");
@@ -301,7 +301,7 @@ async fn nodes_are_put_into_states() {
     let none = "there is no state up: write ready, drain or maintenance";
     put("a:80", r#"{"state": "up"}"#, 400, error(none)).await;
     for broken in ["", "{}", "[]", r#"{"state": 1}"#] {
-        let message = r#"the body must be an object such as {"state": "drain"}"#;
+        let message = r#"the body must be a JSON object such as {"state": "drain"}"#;
         put("a:80", broken, 400, error(message)).await;
     }
 }

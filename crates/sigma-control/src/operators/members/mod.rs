@@ -154,7 +154,7 @@ impl Members {
                 match report.tell(text).await {
                     Ok(()) => told = Some(own),
                     Err(error) => {
-                        tracing::warn!(%error, "cannot tell other gateways of this one; see `members`")
+                        tracing::warn!(%error, "cannot register this gateway in the store; check `members`")
                     }
                 }
             }
@@ -199,7 +199,7 @@ impl Members {
                     Ok(records) => {
                         members.extend(records.iter().map(|record| read(&record.key, &record.value)))
                     }
-                    Err(error) => problem = Some(format!("the others are not known: {error}")),
+                    Err(error) => problem = Some(format!("cannot list the other gateways: {error}")),
                 }
             }
             // Its record may be a second old.
@@ -257,7 +257,7 @@ fn read(key: &str, value: &[u8]) -> Value {
     match member {
         Ok(member) => shown(&Member { id: id.to_owned(), ..member }, 0),
         Err(error) => {
-            json!({ "id": id, "problem": format!("its record in the store cannot be read: {error}") })
+            json!({ "id": id, "problem": format!("cannot read its record in the store: {error}") })
         }
     }
 }

@@ -20,7 +20,7 @@ pub(super) fn settled(folder: Option<&Path>) -> String {
     };
     written.unwrap_or_else(|error| {
         let path = path.display();
-        tracing::warn!(%path, %error, "this gateway has another id with each start; see `members.id`");
+        tracing::warn!(%path, %error, "this gateway gets a new id at each start; set `members.id`");
         id
     })
 }
@@ -52,7 +52,7 @@ fn read(path: &Path) -> io::Result<String> {
     let is_id = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     match !id.is_empty() && id.len() <= BYTES_MAX && id.bytes().all(is_id) {
         true => Ok(id.to_owned()),
-        false => Err(io::Error::new(ErrorKind::InvalidData, "it holds no id; remove it")),
+        false => Err(io::Error::new(ErrorKind::InvalidData, "it contains no id; remove it")),
     }
 }
 

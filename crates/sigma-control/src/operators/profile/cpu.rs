@@ -23,13 +23,12 @@ const MOST_STACKS: usize = 20_000;
 pub(super) fn refused(error: io::Error) -> Refused {
     let remedy = match error.kind() {
         io::ErrorKind::PermissionDenied => {
-            "the kernel does not let this process look at itself: set the sysctl `kernel.perf_event_paranoid` to 2 or less, or \
-             give the process CAP_PERFMON; in a container its seccomp profile has to allow `perf_event_open`"
+            "the kernel does not allow this process to profile itself: set the sysctl `kernel.perf_event_paranoid` to 2 or less, or give the process CAP_PERFMON; in a container, its seccomp profile must allow `perf_event_open`"
         }
         io::ErrorKind::OutOfMemory => {
-            "there is no room: raise the limit on locked memory (`LimitMEMLOCK`) or the sysctl `kernel.perf_event_mlock_kb`"
+            "too little locked memory: raise `LimitMEMLOCK` or the sysctl `kernel.perf_event_mlock_kb`"
         }
-        _ => "this system has no samples to give (`perf_event_open`)",
+        _ => "this system does not support `perf_event_open`",
     };
     (StatusCode::SERVICE_UNAVAILABLE, format!("{remedy}: {error}"))
 }
@@ -78,7 +77,7 @@ pub(super) fn take(wish: CpuProfileRequest, goes_on: &AtomicBool) -> io::Result<
     }
     stacks.lost = sampler.lost();
     drop(sampler);
-    Ok(stacks.report(wish, begun.elapsed()).told(&modules, wish.form))
+    Ok(stacks.report(wish, begun.elapsed()).render(&modules, wish.form))
 }
 
 /// How often each thread was seen in which calls.
@@ -139,7 +138,7 @@ impl Stacks {
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if !self.with_kernel {
-            notes.push("time in the kernel is missing: the process may not see it".to_owned());
+            notes.push("time in the kernel is missing: the process has no permission to see it".to_owned());
         }
         if self.lost > 0 {
             notes.push(format!("{} samples are missing: they were not read in time", self.lost));
@@ -178,10 +177,10 @@ mod tests {
         check("", Ok((10, 99, Form::Pprof)));
         check("seconds=120&hz=250&format=svg", Ok((120, 250, Form::Svg)));
         check("format=folded", Ok((10, 99, Form::Folded)));
-        check("seconds=0", Err("invalid argument seconds: 0 is no number from 1 to 120"));
-        check("seconds=121", Err("invalid argument seconds: 121 is no number from 1 to 120"));
-        check("hz=251", Err("invalid argument hz: 251 is no number from 1 to 250"));
-        check("hz=x", Err("invalid argument hz: x is no number from 1 to 250"));
+        check("seconds=0", Err("invalid argument seconds: 0 is not a number from 1 to 120"));
+        check("seconds=121", Err("invalid argument seconds: 121 is not a number from 1 to 120"));
+        check("hz=251", Err("invalid argument hz: 251 is not a number from 1 to 250"));
+        check("hz=x", Err("invalid argument hz: x is not a number from 1 to 250"));
         check("format=html", Err("invalid argument format: html is not pprof, folded or svg"));
         check("second=1", Err("unknown argument second: write seconds, hz or format"));
     }
@@ -193,13 +192,14 @@ mod tests {
         let modules = Modules::of_this_process().unwrap();
         let wish = CpuProfileRequest { seconds: 1, hz: 99, form: Form::Svg };
         let picture =
-            String::from_utf8(stacks.report(wish, Duration::from_secs(1)).told(&modules, wish.form)).unwrap();
+            String::from_utf8(stacks.report(wish, Duration::from_secs(1)).render(&modules, wish.form))
+                .unwrap();
         assert!(
             picture.contains("2 samples are missing") && picture.contains("time in the kernel is missing")
         );
         let whole = Stacks { with_kernel: true, ..Stacks::default() };
         assert!(whole.notes().is_empty());
-        assert_eq!(whole.report(wish, Duration::ZERO).told(&modules, Form::Folded), b"");
+        assert_eq!(whole.report(wish, Duration::ZERO).render(&modules, Form::Folded), b"");
     }
 
     #[test]

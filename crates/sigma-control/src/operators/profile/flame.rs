@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 /// Pixels of the picture, and of a bar.
 const WIDTH: f64 = 1200.0;
 const HEIGHT: f64 = 17.0;
-/// Narrower bars are left out: they are invisible, and make the picture large.
+/// Narrower bars are omitted: they are invisible, and make the picture large.
 const NARROWEST: f64 = 0.3;
 /// Pixels of a character, about.
 const CHARACTER: f64 = 7.0;

@@ -17,7 +17,7 @@ const DISTANCE: u32 = 512 << 10;
 /// The innermost calls of a stack in which the allocator's own calls are searched.
 const OWN_CALLS: usize = 16;
 
-/// The answer to a request for the heap.
+/// The response to a request for the heap.
 pub(crate) enum Heap {
     /// Figures of the allocator and of the system.
     Figures(Value),
@@ -41,7 +41,7 @@ pub(super) struct HeapProfileRequest {
 }
 
 impl HeapProfileRequest {
-    /// None if figures are asked for: by name, or by asking for nothing, as it was before there were profiles.
+    /// None if figures are requested: by name, or by asking for nothing, as it was before there were profiles.
     pub(super) fn read(arguments: &[(String, String)]) -> Result<Option<HeapProfileRequest>, String> {
         let mut wish = HeapProfileRequest { seconds: 10, bytes: DISTANCE, of: Of::InUse, form: Form::Pprof };
         let mut is_figures = arguments.is_empty();
@@ -62,7 +62,7 @@ impl HeapProfileRequest {
             }
         }
         if is_figures && arguments.len() > 1 {
-            return Err("invalid argument format: figures take no time, and no other argument".to_owned());
+            return Err("invalid argument format: figures takes no seconds and no other argument".to_owned());
         }
         Ok((!is_figures).then_some(wish))
     }
@@ -73,7 +73,7 @@ pub(super) fn figures() -> Result<Heap, Refused> {
     let allocator: Option<Value> =
         memory::allocator_figures().and_then(|figures| serde_json::from_str(&figures).ok());
     let Some(allocator) = allocator else {
-        return Err((StatusCode::SERVICE_UNAVAILABLE, "the allocator tells nothing".to_owned()));
+        return Err((StatusCode::SERVICE_UNAVAILABLE, "the allocator has no statistics".to_owned()));
     };
     let status = std::fs::File::open("/proc/self/status");
     let own = status.and_then(|mut status| memory::own_bytes(&mut status)).ok();
@@ -83,9 +83,9 @@ pub(super) fn figures() -> Result<Heap, Refused> {
 
 pub(super) fn refused(error: io::Error) -> Refused {
     let reason = match error.kind() {
-        io::ErrorKind::Unsupported => "this program has an allocator whose allocations cannot be sampled",
-        io::ErrorKind::ResourceBusy => "allocations are being sampled already",
-        _ => "what this process runs cannot be read",
+        io::ErrorKind::Unsupported => "this build has an allocator that cannot sample allocations",
+        io::ErrorKind::ResourceBusy => "allocations are already being sampled",
+        _ => "cannot read the memory map of this process",
     };
     (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}: {error}"))
 }
@@ -101,7 +101,7 @@ pub(super) fn take(wish: HeapProfileRequest, goes_on: &AtomicBool) -> io::Result
     let found = sampler.end();
     // Afterwards, so that it is not part of the profile.
     let modules = Modules::of_this_process()?;
-    Ok(report(&found, &modules, wish, took).told(&modules, wish.form))
+    Ok(report(&found, &modules, wish, took).render(&modules, wish.form))
 }
 
 fn report(found: &Allocations, modules: &Modules, wish: HeapProfileRequest, took: Duration) -> Report {
@@ -148,7 +148,8 @@ fn is_allocators(name: &str) -> bool {
 }
 
 fn notes(found: &Allocations) -> Vec<String> {
-    let mut notes = vec!["memory in use: allocated during the profile and not freed at its end".to_owned()];
+    let mut notes =
+        vec!["memory in use: allocated during the profile and not freed before its end".to_owned()];
     let (without_stack, not_followed) = (found.without_stack, found.not_followed);
     if without_stack.samples > 0 {
         notes.push(format!(
@@ -194,14 +195,17 @@ mod tests {
         check("seconds=120&bytes=67108864&of=allocated&format=svg", Ok(Some(other)));
         check("of=in_use&bytes=16384", Ok(Some(HeapProfileRequest { bytes: 16 << 10, ..USUAL })));
         check("format=folded", Ok(Some(HeapProfileRequest { form: Form::Folded, ..USUAL })));
-        check("seconds=0", Err("invalid argument seconds: 0 is no number from 1 to 120"));
-        check("seconds=121", Err("invalid argument seconds: 121 is no number from 1 to 120"));
-        check("bytes=16383", Err("invalid argument bytes: 16383 is no number from 16384 to 67108864"));
-        check("bytes=67108865", Err("invalid argument bytes: 67108865 is no number from 16384 to 67108864"));
+        check("seconds=0", Err("invalid argument seconds: 0 is not a number from 1 to 120"));
+        check("seconds=121", Err("invalid argument seconds: 121 is not a number from 1 to 120"));
+        check("bytes=16383", Err("invalid argument bytes: 16383 is not a number from 16384 to 67108864"));
+        check(
+            "bytes=67108865",
+            Err("invalid argument bytes: 67108865 is not a number from 16384 to 67108864"),
+        );
         check("of=freed", Err("invalid argument of: freed is not in_use or allocated"));
         check("format=dot", Err("invalid argument format: dot is not pprof, folded, svg or figures"));
         check("hz=99", Err("unknown argument hz: write seconds, bytes, of or format"));
-        let figures = "invalid argument format: figures take no time, and no other argument";
+        let figures = "invalid argument format: figures takes no seconds and no other argument";
         check("format=figures&seconds=1", Err(figures));
         check("bytes=16384&format=figures", Err(figures));
     }
@@ -218,7 +222,7 @@ mod tests {
 
     fn told(found: &Allocations, wish: HeapProfileRequest) -> Vec<u8> {
         let modules = Modules::of_this_process().unwrap();
-        report(found, &modules, wish, Duration::from_secs(2)).told(&modules, wish.form)
+        report(found, &modules, wish, Duration::from_secs(2)).render(&modules, wish.form)
     }
 
     #[test]
@@ -261,7 +265,7 @@ mod tests {
         assert_eq!(
             notes,
             [
-                "memory in use: allocated during the profile and not freed at its end",
+                "memory in use: allocated during the profile and not freed before its end",
                 "2 samples of some 20 bytes are missing: there were more stacks than there is room for",
                 "3 samples of some 30 bytes are missing in the memory in use: there were more than can be followed",
             ]
@@ -292,7 +296,7 @@ mod tests {
     fn an_allocator_that_cannot_be_sampled_is_said() {
         let (status, message) = refused(take(USUAL, &AtomicBool::new(false)).unwrap_err());
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
-        assert!(message.starts_with("this program has an allocator whose"), "{message}");
+        assert!(message.starts_with("this build has an allocator that"), "{message}");
     }
 
     #[test]

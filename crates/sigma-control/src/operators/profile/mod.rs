@@ -49,7 +49,7 @@ impl Default for Profiling {
 /// A status and a sentence.
 pub(crate) type Refused = (StatusCode, String);
 
-/// The fields of an answer that is a profile.
+/// The fields of a response that is a profile.
 pub(crate) fn fields(kind: &'static str) -> [(HeaderName, &'static str); 3] {
     // A picture that a browser shows has nothing to fetch and nothing to run.
     let policy = "default-src 'none'; style-src 'unsafe-inline'";
@@ -72,7 +72,7 @@ impl Profiling {
     ) -> Result<(&'static str, Vec<u8>), Refused> {
         let wish =
             cpu::CpuProfileRequest::read(arguments).map_err(|message| (StatusCode::BAD_REQUEST, message))?;
-        tracing::info!(?wish, "an operator asks for a profile");
+        tracing::info!(?wish, "an operator requested a profile");
         let told = self.taken(move |goes_on| cpu::take(wish, goes_on)).await?;
         Ok((wish.form.media_type(), told.map_err(cpu::refused)?))
     }
@@ -86,7 +86,7 @@ impl Profiling {
         let wish = heap::HeapProfileRequest::read(arguments)
             .map_err(|message| (StatusCode::BAD_REQUEST, message))?;
         let Some(wish) = wish else { return heap::figures() };
-        tracing::info!(?wish, "an operator asks for a profile");
+        tracing::info!(?wish, "an operator requested a profile");
         let told = self.taken(move |goes_on| heap::take(wish, goes_on)).await?;
         Ok(Heap::Profile(wish.form.media_type(), told.map_err(heap::refused)?))
     }
@@ -97,7 +97,7 @@ impl Profiling {
         take: impl FnOnce(&AtomicBool) -> T + Send + 'static,
     ) -> Result<T, Refused> {
         let Ok(place) = Arc::clone(&self.0).try_acquire_owned() else {
-            let message = "a profile is being taken, and there is one at a time: ask again when it is done";
+            let message = "another profile is running, and only one can run at a time: repeat the call when it has ended";
             return Err((StatusCode::CONFLICT, message.to_owned()));
         };
         let waited_for = WaitedFor::default();
@@ -157,7 +157,7 @@ impl Form {
 fn number(name: &str, value: &str, range: RangeInclusive<u32>) -> Result<u32, String> {
     let number = value.parse().ok().filter(|number| range.contains(number));
     let (least, most) = range.into_inner();
-    number.ok_or_else(|| format!("invalid argument {name}: {value} is no number from {least} to {most}"))
+    number.ok_or_else(|| format!("invalid argument {name}: {value} is not a number from {least} to {most}"))
 }
 
 /// Replaces an address where a thread was in the kernel.
@@ -194,7 +194,7 @@ struct Stack {
 }
 
 impl Report {
-    fn told(&self, modules: &Modules, form: Form) -> Vec<u8> {
+    fn render(&self, modules: &Modules, form: Form) -> Vec<u8> {
         if form == Form::Pprof {
             return pprof::Profile::of(self, modules).encode_to_vec();
         }

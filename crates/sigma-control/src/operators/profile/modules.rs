@@ -41,8 +41,8 @@ impl Modules {
     /// Returns the modules of this process as they are now.
     ///
     /// # Errors
-    /// Returns an error if the kernel's list cannot be read. Files that cannot be read are left out: their
-    /// functions have no names, and stacks end there.
+    /// Returns an error if the kernel's list cannot be read. Files that cannot be read are omitted: their functions
+    /// have no names, and stacks end there.
     pub(super) fn of_this_process() -> io::Result<Modules> {
         let maps = fs::read_to_string("/proc/self/maps")?;
         let program = fs::read_link("/proc/self/exe").unwrap_or_default();

@@ -201,7 +201,7 @@ mod tests {
         for _ in 0..300 {
             let mut registers = std::array::from_fn(|_| random());
             let mut stack: Vec<u8> = (0..4096).map(|_| random() as u8).collect();
-            // Addresses of code, so that it goes on.
+            // Addresses of code, so that it continues.
             stack.chunks_exact_mut(24).for_each(|part| {
                 part[..8].copy_from_slice(&(inside + random() % 64).to_ne_bytes());
             });

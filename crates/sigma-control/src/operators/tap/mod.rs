@@ -18,7 +18,7 @@ use sigma_observe::Clock;
 use sigma_plugin::Resource;
 use sigma_plugin::context::RouteFacts;
 use sigma_plugin::record::Source;
-use sigma_proxy::tap::{Seen, SeenFields, SeenValue, TapBoard, TapNews, TapReader, TapWish};
+use sigma_proxy::tap::{SeenFields, SeenValue, TapBoard, TapNews, TapReader, TapWish, TappedExchange};
 use sigma_schema::plugins::PluginSchemas;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -51,7 +51,7 @@ impl Tapping {
         Tapping { board, publisher, plugins, settings }
     }
 
-    /// Whether the Control API, which asks for no key, opens taps.
+    /// Whether the Control API, which needs no key, opens taps.
     pub(crate) fn is_open_to_all(&self) -> bool {
         self.settings.control_api
     }
@@ -64,10 +64,10 @@ impl Tapping {
         let wish = self.wish(arguments).map_err(|message| (StatusCode::BAD_REQUEST, message))?;
         let most = usize::from(self.settings.taps);
         let reader = self.board.open(wish.clone(), self.settings.queue as usize, most).ok_or_else(|| {
-            let message = format!("{most} taps are open, and no more may be: end one, or raise `tap.taps`");
+            let message = format!("{most} taps are open, the maximum: end one, or raise `tap.taps`");
             (StatusCode::TOO_MANY_REQUESTS, message)
         })?;
-        tracing::info!(?wish, "an operator taps");
+        tracing::info!(?wish, "an operator started a tap");
         // One line at most waits here: others wait where they are counted, within the limits there.
         let (lines, body) = mpsc::channel(1);
         tokio::spawn(Arc::clone(self).tell(reader, lines));
@@ -86,12 +86,12 @@ impl Tapping {
             head_bytes: self.settings.head_bytes as usize,
         };
         for (name, value) in arguments {
-            let odd = |what: &str| format!("invalid argument {name}: {value} is no {what}");
+            let odd = |what: &str| format!("invalid argument {name}: {value} is not a valid {what}");
             match name.as_str() {
                 "route" => wish.route = Some(value.as_str().into()),
                 "service" => wish.service = Some(value.as_str().into()),
                 "consumer" => wish.consumer = Some(value.as_str().into()),
-                "client" => wish.clients.push(value.parse().map_err(|_| odd("address and no network"))?),
+                "client" => wish.clients.push(value.parse().map_err(|_| odd("address or network"))?),
                 "status" => {
                     wish.status = Some(status(value).ok_or_else(|| odd("status, such as 404 or 5xx"))?)
                 }
@@ -108,7 +108,7 @@ impl Tapping {
         Ok(wish)
     }
 
-    /// Sends lines to a reader until it leaves, the time is over, or the workers have ended.
+    /// Sends lines to a reader until it leaves, the time has ended, or the workers have ended.
     async fn tell(self: Arc<Tapping>, mut reader: TapReader, lines: mpsc::Sender<Line>) {
         let end = Instant::now() + Duration::from_secs(self.settings.seconds.into());
         let mut alive = tokio::time::interval(ALIVE);
@@ -117,10 +117,10 @@ impl Tapping {
                 news = reader.next() => match news {
                     Some(TapNews::Seen(seen)) => self.shown(&seen),
                     Some(TapNews::Lost(count)) => json!({"type": "lost", "exchanges": count}),
-                    None => break "the gateway stops, or another process takes its place",
+                    None => break "the gateway stops, or another process replaces it",
                 },
                 () = lines.closed() => return,
-                () = tokio::time::sleep_until(end) => break "its time is over: see `tap.seconds`",
+                () = tokio::time::sleep_until(end) => break "its time has ended: see `tap.seconds`",
                 _ = alive.tick() => json!({"type": "alive"}),
             };
             if lines.send(written(&line)).await.is_err() {
@@ -130,7 +130,7 @@ impl Tapping {
         let _ = lines.send(written(&json!({"type": "end", "reason": reason}))).await;
     }
 
-    fn shown(&self, seen: &Seen) -> Value {
+    fn shown(&self, seen: &TappedExchange) -> Value {
         let masks = self.masks(seen.route.as_deref());
         let waits = seen.waits.iter().map(|(plugin, ms)| json!({"plugin": plugin, "ms": rounded(*ms)}));
         let attempts = seen.attempts.iter().map(|attempt| {
@@ -209,7 +209,7 @@ fn status(word: &str) -> Option<(u16, u16)> {
         let class: u16 = class.parse().ok().filter(|class| (1..=5).contains(class))?;
         return Some((class * 100, class * 100 + 99));
     }
-    // 0 means no answer at all.
+    // 0 means no response at all.
     let status = word.parse().ok().filter(|status| *status == 0 || (100..=999).contains(status))?;
     Some((status, status))
 }
@@ -240,7 +240,7 @@ fn rounded(ms: f64) -> f64 {
     (ms * 1000.0).round() / 1000.0
 }
 
-fn time(seen: &Seen) -> String {
+fn time(seen: &TappedExchange) -> String {
     text(Clock::new(seen.at_ms).time_iso8601())
 }
 

@@ -44,7 +44,10 @@ impl Channel {
     /// Returns an error if it is not one.
     pub(crate) fn over(end: OwnedFd) -> io::Result<Channel> {
         if rustix::net::sockopt::socket_type(&end)? != SocketType::SEQPACKET {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no channel between processes"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the descriptor is not a channel between processes",
+            ));
         }
         rustix::io::ioctl_fionbio(&end, true)?;
         descriptors::watch(end, Interest::READABLE | Interest::WRITABLE).map(Channel)
@@ -108,7 +111,7 @@ fn send(socket: &OwnedFd, text: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Re
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
-        return Err(io::Error::other("too many descriptors for one word"));
+        return Err(io::Error::other("too many descriptors in one message"));
     }
     sendmsg(socket, &[IoSlice::new(text)], &mut control, SendFlags::NOSIGNAL)?;
     Ok(())
@@ -134,7 +137,7 @@ fn receive(socket: &OwnedFd) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
     if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
-            "a word was cut; are there free descriptors?",
+            "a message is incomplete; check the limit on open files",
         ));
     }
     text.truncate(received.bytes);
@@ -163,7 +166,7 @@ mod tests {
         });
         assert_eq!((said.unwrap(), heard), ((), 300));
         there.say(&7, &[]).await.unwrap();
-        assert!(here.hear::<String>().await.is_err(), "a number is no text");
+        assert!(here.hear::<String>().await.is_err(), "a number is not text");
         drop(there);
         assert!(here.hear::<String>().await.unwrap().is_none());
         assert!(here.say(&"too late", &[]).await.is_err());

@@ -112,7 +112,7 @@ async fn converse<E: Estate>(channel: &Channel, given: &mut Given<'_, E>) -> Res
         Word::Hello { protocol: PROTOCOL, version, takes_sessions } => Heir { version, takes_sessions },
         Word::Hello { protocol, version, .. } => {
             let why = format!(
-                "this process (version {}) speaks protocol {PROTOCOL} to its successor, version {version} speaks {protocol}: stop the one and start the other",
+                "this process (version {}) uses protocol {PROTOCOL} for upgrades, version {version} uses {protocol}: stop the old process and start the new one",
                 env!("CARGO_PKG_VERSION")
             );
             channel.say(&Word::Refused { why: why.clone() }, &[]).await.map_err(lost)?;
@@ -125,7 +125,7 @@ async fn converse<E: Estate>(channel: &Channel, given: &mut Given<'_, E>) -> Res
     let (sockets, state) = match given.estate.give().await {
         Ok(all) => all,
         Err(error) => {
-            let why = format!("what there is cannot be given: {error}");
+            let why = format!("cannot hand over the state: {error}");
             channel.say(&Word::Refused { why: why.clone() }, &[]).await.map_err(lost)?;
             return Err(why);
         }
@@ -167,8 +167,8 @@ pub(crate) async fn pass(channel: &Channel, passing: Vec<Passing>) {
     };
     match tokio::time::timeout(PASSING, passed()).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::error!(%error, "sessions over UDP do not pass to the successor: they end"),
-        Err(_) => tracing::error!("the successor does not take the sessions over UDP: they end"),
+        Ok(Err(error)) => tracing::error!(%error, "cannot hand over UDP sessions to the successor: they end"),
+        Err(_) => tracing::error!("the successor does not accept UDP sessions: they end"),
     }
 }
 
@@ -194,8 +194,8 @@ pub(crate) async fn inherit(channel: &Channel) -> io::Result<(Vec<OwnedFd>, Opti
                 return Ok((sockets, file.into_iter().next().map(State::from_file)));
             }
             Some((Word::Refused { why }, _)) => return Err(io::Error::other(why)),
-            Some((word, _)) => return Err(io::Error::other(format!("the predecessor said {word:?}"))),
-            None => return Err(io::Error::other("the predecessor has ended")),
+            Some((word, _)) => return Err(io::Error::other(format!("the predecessor sent {word:?}"))),
+            None => return Err(io::Error::other("the predecessor ended")),
         }
     }
 }

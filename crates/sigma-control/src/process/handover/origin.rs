@@ -48,7 +48,7 @@ impl Origin {
         let none = Origin { program, predecessor: None, parent: None, sockets };
         let Some(text) = std::env::var(VARIABLE).ok() else { return Ok(none) };
         let Some(numbers) = Numbers::read(&text) else {
-            let text = format!("the variable {VARIABLE} is for Sigma itself; remove it");
+            let text = format!("Sigma uses the environment variable {VARIABLE} itself; remove it");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         };
         // It was meant for the process that has started the one that has started this.

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sigma_upstream::health::Kept;
+use sigma_upstream::health::StoredHealth;
 
 /// A longer file is not valid.
 const FILE_MAX: u64 = 256 << 20;
@@ -24,7 +24,7 @@ pub(crate) struct State {
     /// Exchanges that failed, by kind.
     pub(crate) faults: BTreeMap<String, u64>,
     /// The health of nodes.
-    pub(crate) health: Kept,
+    pub(crate) health: StoredHealth,
     /// Keys of session tickets, the newest first.
     pub(crate) ticket_keys: Vec<Vec<u8>>,
     /// The age of the newest.

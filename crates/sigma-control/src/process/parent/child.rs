@@ -101,7 +101,7 @@ async fn hear(pid: Pid, link: Arc<Channel>, events: mpsc::Sender<Event>) {
             }
             Ok(None) => return,
             Err(error) => {
-                tracing::error!(pid = pid.as_raw_nonzero().get(), %error, "a gateway is not understood");
+                tracing::error!(pid = pid.as_raw_nonzero().get(), %error, "received an unknown message from a gateway");
                 return;
             }
         }

@@ -20,8 +20,8 @@ pub(super) enum Word {
     Socket,
     /// The gateway: all sockets are sent. They replace the former ones.
     Sockets,
-    /// The gateway: it serves. One of an earlier version says nothing of lines, and takes none.
-    /// Its program is one that a parent can go on as.
+    /// The gateway: it serves. One of an earlier version says nothing of lines, and takes none. Its program is one
+    /// that a parent can continue as.
     Ready {
         #[serde(default)]
         takes_lines: bool,
@@ -94,7 +94,7 @@ impl Link {
     async fn say(&self, word: &Word, descriptors: &[OwnedFd]) {
         let said = tokio::time::timeout(PATIENCE, self.channel.say(word, descriptors)).await;
         if said.is_err() && !self.is_deaf.replace(true) {
-            tracing::error!("the parent does not hear what this process tells it");
+            tracing::error!("cannot send to the parent process");
         }
     }
 
@@ -108,7 +108,7 @@ impl Link {
                     if let Some(Ok(channel)) = channel {
                         return Some(channel);
                     }
-                    tracing::error!("the parent names a successor that cannot be reached");
+                    tracing::error!("cannot reach the successor that the parent process named");
                 }
                 Ok(Some((Word::Line { level, text, lost }, _))) => {
                     node.lose_lines(lost);
@@ -116,11 +116,13 @@ impl Link {
                     let level = level.parse().unwrap_or(tracing::Level::ERROR);
                     error_lines::relay(level, text.as_bytes());
                 }
-                Ok(Some((word, _))) => tracing::warn!(?word, "the parent has sent an unknown message"),
+                Ok(Some((word, _))) => {
+                    tracing::warn!(?word, "received an unknown message from the parent process")
+                }
                 Ok(None) => return None,
                 Err(error) => {
                     let error: io::Error = error;
-                    tracing::error!(%error, "the parent is not understood");
+                    tracing::error!(%error, "cannot read messages of the parent process");
                     return None;
                 }
             }

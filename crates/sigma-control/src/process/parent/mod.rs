@@ -58,7 +58,7 @@ enum Why {
     First,
     /// The one before has died.
     Death,
-    /// The one before has asked for it.
+    /// The one before has requested it.
     Replacement,
     /// An operator's order to restart the program.
     Upgrade,
@@ -82,7 +82,7 @@ pub struct Parent {
     has_predecessor: bool,
     /// The file that it runs.
     file: Option<ProgramFile>,
-    /// That of a gateway that serves, and that the parent is to go on as.
+    /// That of a gateway that serves, and that the parent is to continue as.
     renewed_by: Option<ProgramFile>,
     log: Box<dyn LogControl>,
     /// Lines of the log, for the serving gateway to ship.
@@ -238,7 +238,7 @@ impl Parent {
                 self.systemd.stopping();
                 self.stopping = Some(Instant::now());
                 self.start_at = None;
-                // Otherwise clients would still connect, without an answer.
+                // Otherwise clients would still connect, without a response.
                 self.held.clear();
                 self.children().for_each(|child| child.signal(Signal::TERM));
             }
@@ -290,7 +290,7 @@ impl Parent {
         tokio::spawn(async move {
             match upgrade::give(channel, &mut Orphanage(held), limit).await {
                 Ok(successor) => handover::leave(&successor.channel).await,
-                Err(why) => tracing::error!("a gateway has not started:\n{why}"),
+                Err(why) => tracing::error!("a gateway failed to start:\n{why}"),
             }
         })
     }
@@ -301,7 +301,7 @@ impl Parent {
             return;
         }
         if let Err(error) = self.begin(Why::Death) {
-            tracing::error!(%error, "no gateway can be started");
+            tracing::error!(%error, "cannot start a gateway");
             self.deaths += 1;
             self.start_at = Some(Instant::now() + self.pause());
         }
@@ -312,14 +312,14 @@ impl Parent {
             return;
         }
         let problem = if self.next.is_some() || self.current.is_none() {
-            Some("a gateway is just being started; try it again when it serves".to_owned())
+            Some("a gateway is already starting; try again when it serves".to_owned())
         } else {
             tracing::info!(target: LIFE, program = %self.program.path().display(), "starting a successor");
             let begun = self.begin(Why::Upgrade);
-            begun.err().map(|error| format!("{} cannot be started: {error}", self.program.path().display()))
+            begun.err().map(|error| format!("cannot start {}: {error}", self.program.path().display()))
         };
         if let Some(problem) = problem {
-            tracing::error!("there is no successor: {problem}");
+            tracing::error!("the successor failed to start: {problem}");
             self.log.carried_out(Err(&problem));
         }
     }
@@ -331,12 +331,12 @@ impl Parent {
                 self.log.carried_out(problem.as_deref().map_or(Ok(&*note), Err));
                 self.systemd.ready();
             }
-            Event::Said(pid, word, descriptors) => self.said(pid, word, descriptors),
+            Event::Said(pid, word, descriptors) => self.receive(pid, word, descriptors),
             Event::Ended(pid, text, code) => self.ended(pid, &text, code),
         }
     }
 
-    fn said(&mut self, pid: Pid, word: Word, descriptors: Vec<OwnedFd>) {
+    fn receive(&mut self, pid: Pid, word: Word, descriptors: Vec<OwnedFd>) {
         let is_current = self.current.as_ref().is_some_and(|child| child.pid == pid);
         let next = self.next.as_mut().map(|(child, ..)| child).filter(|child| child.pid == pid);
         let Some(child) = next.or(self.current.as_mut().filter(|_| is_current)) else { return };
@@ -357,7 +357,7 @@ impl Parent {
             Word::Replace { why } if is_current && self.next.is_none() && self.stopping.is_none() => {
                 tracing::error!("another gateway replaces process {}: {why}", number(pid));
                 if let Err(error) = self.begin(Why::Replacement) {
-                    tracing::error!(%error, "no gateway can be started");
+                    tracing::error!(%error, "cannot start a gateway");
                 }
             }
             Word::Stop if is_current && self.stopping.is_none() => self.stop(),
@@ -413,10 +413,7 @@ impl Parent {
             self.start_after(self.pause());
         }
         // Clients wait for the other one; the log does not.
-        tracing::error!(
-            "the gateway, process {}, has ended ({text}); another one takes its place",
-            number(pid)
-        );
+        tracing::error!("the gateway, process {}, ended ({text}); starting another", number(pid));
     }
 
     /// A gateway has ended before it served.
@@ -428,7 +425,7 @@ impl Parent {
                 self.deaths += 1;
                 let pause = self.pause();
                 tracing::error!(
-                    "the gateway cannot start ({text}); it is tried again in {} ms",
+                    "the gateway cannot start ({text}); the next attempt is in {} ms",
                     pause.as_millis()
                 );
                 self.start_at = Some(Instant::now() + pause);
@@ -461,10 +458,7 @@ impl Parent {
         if let Some(current) = self.current.as_ref().filter(|_| !limit.is_zero())
             && current.heard.elapsed() > limit
         {
-            tracing::error!(
-                "the gateway, process {}, gives no sign of life: it is killed",
-                number(current.pid)
-            );
+            tracing::error!("the gateway, process {}, does not respond: killing it", number(current.pid));
             current.signal(Signal::KILL);
         }
     }

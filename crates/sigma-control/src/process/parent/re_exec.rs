@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 use super::child::Child;
 use super::outbox::Outbox;
-use super::renewal::{Kept, KeptChild, LeftOpen, ProgramFile, Renewal, become_program};
+use super::renewal::{KeptChild, LeftOpen, ParentState, ProgramFile, Renewal, become_program};
 use super::{EVENTS, Order, Parent, listened, number};
 use crate::process::handover::{Channel, Origin};
 use crate::process::log_control::{LIFE, LogControl};
@@ -32,7 +32,8 @@ impl Parent {
     pub fn go_on(renewal: Renewal, log: Box<dyn LogControl>, origin: &Origin) -> Result<Parent, StartError> {
         let lines = Outbox::of_log();
         let has_predecessor = renewal.has_predecessor();
-        let Kept { version, settings, error_log, pid_file, held, children, deaths, status, .. } = renewal.0;
+        let ParentState { version, settings, error_log, pid_file, held, children, deaths, status, .. } =
+            renewal.0;
         lines.begin_with(renewal.0.lines, renewal.0.lines_lost);
         let held = held.into_iter().map(descriptors::adopt).collect::<io::Result<Vec<OwnedFd>>>();
         let pid_file = pid_file.map(|(path, file)| Ok(PidFile::kept(path, descriptors::adopt(file)?)));
@@ -69,7 +70,7 @@ impl Parent {
             }
         }
         let now = env!("CARGO_PKG_VERSION");
-        tracing::info!(target: LIFE, from = version, to = now, "the parent goes on as another program");
+        tracing::info!(target: LIFE, from = version, to = now, "the parent process executes the new program");
         Ok(parent)
     }
 
@@ -101,7 +102,7 @@ impl Parent {
             return;
         }
         if let Err(error) = sigma_net::signals::hold_back() {
-            tracing::error!(%error, "the parent stays the program that it is");
+            tracing::error!(%error, "the parent process keeps its program");
             return;
         }
         self.hear_out(signals).await;
@@ -113,11 +114,11 @@ impl Parent {
             tracing::error!(
                 program = %self.program.path().display(),
                 %error,
-                "the parent cannot re-exec as the program of its gateway: it keeps its version until the next start"
+                "the parent process cannot execute the program of its gateway: it keeps its version until the next start"
             );
         }
         if let Err(error) = sigma_net::signals::let_through() {
-            tracing::error!(%error, "signals stay held back");
+            tracing::error!(%error, "cannot unblock signals");
         }
     }
 
@@ -156,7 +157,7 @@ impl Parent {
         }
     }
 
-    fn kept<'p>(&'p self, left: &mut LeftOpen<'p>) -> io::Result<Kept> {
+    fn kept<'p>(&'p self, left: &mut LeftOpen<'p>) -> io::Result<ParentState> {
         let mut children = Vec::new();
         let current = self.current.iter().map(|child| (child, true));
         for (child, is_current) in current.chain(self.retired.iter().map(|child| (child, false))) {
@@ -179,8 +180,8 @@ impl Parent {
         let outcome = self.log.outcome().map(|outcome| left.leave_borrowed(outcome)).transpose()?;
         // The last, so that nothing is lost if there is an error.
         let (lines, lines_lost) = self.lines.take();
-        Ok(Kept {
-            protocol: Kept::PROTOCOL,
+        Ok(ParentState {
+            protocol: ParentState::PROTOCOL,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             settings: self.settings.clone(),
             error_log: self.error_log.clone(),

@@ -1,4 +1,4 @@
-//! The parent's own upgrade: the process goes on as another program, with all that it holds.
+//! The parent's own upgrade: the process continues as another program, with all that it holds.
 //!
 //! The program is executed in place, so the process keeps its id, its children and its descriptors, and its
 //! starter notices nothing. Its state passes in a file in memory. It is the program that a gateway runs which
@@ -34,7 +34,7 @@ const TAKEN: [&str; 4] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "SIGMA_S
 /// A longer file is not valid.
 const FILE_MAX: u64 = 64 << 20;
 
-/// The file of a program, and which parents it can go on as.
+/// The file of a program, and which parents it can continue as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ProgramFile {
     parents: u32,
@@ -73,7 +73,7 @@ pub(super) struct KeptChild {
 
 /// The state of the parent. The descriptors are open under their numbers.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Kept {
+pub(super) struct ParentState {
     pub(super) protocol: u32,
     pub(super) version: String,
     pub(super) settings: Process,
@@ -91,7 +91,7 @@ pub(super) struct Kept {
     pub(super) lines_lost: u64,
 }
 
-impl Kept {
+impl ParentState {
     pub(super) const PROTOCOL: u32 = PROTOCOL;
 }
 
@@ -125,7 +125,7 @@ impl Drop for LeftOpen<'_> {
 }
 
 /// Goes on as the program at `path`. Returns only if that cannot be, and why; nothing has changed then.
-pub(super) fn become_program(path: &Path, arguments: &[OsString], kept: &Kept) -> io::Error {
+pub(super) fn become_program(path: &Path, arguments: &[OsString], kept: &ParentState) -> io::Error {
     match left_in_file(kept) {
         // The file stays open until after the call.
         Ok(file) => sigma_net::exec::replace(path, arguments, &environment(&file)),
@@ -134,7 +134,7 @@ pub(super) fn become_program(path: &Path, arguments: &[OsString], kept: &Kept) -
 }
 
 /// A file in memory that the next image reads.
-fn left_in_file(kept: &Kept) -> io::Result<File> {
+fn left_in_file(kept: &ParentState) -> io::Result<File> {
     let mut file = File::from(memfd_create("sigma-parent", MemfdFlags::empty())?);
     file.write_all(&serde_json::to_vec(kept)?)?;
     Ok(file)
@@ -151,10 +151,10 @@ fn environment(file: &File) -> Vec<(OsString, OsString)> {
 
 /// The state that a former image of this process, a parent, has left for this one.
 #[derive(Debug)]
-pub struct Renewal(pub(super) Kept);
+pub struct Renewal(pub(super) ParentState);
 
 impl Renewal {
-    /// That of this process, if it is one that goes on. To be called once, before anything else is opened.
+    /// That of this process, if it is one that continues. To be called once, before anything else is opened.
     ///
     /// # Errors
     /// Returns an error if it cannot be read.
@@ -170,9 +170,9 @@ impl Renewal {
         file.rewind()?;
         let mut text = Vec::new();
         file.take(FILE_MAX).read_to_end(&mut text)?;
-        let kept: Kept = serde_json::from_slice(&text)?;
+        let kept: ParentState = serde_json::from_slice(&text)?;
         if kept.protocol != PROTOCOL {
-            let text = format!("version {} of the parent has left what this one cannot read", kept.version);
+            let text = format!("cannot read the state of version {} of the parent process", kept.version);
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
         Ok(Some(Renewal(kept)))
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_failed_exec_changes_nothing() {
-        let kept: Kept = serde_json::from_value(serde_json::json!({
+        let kept: ParentState = serde_json::from_value(serde_json::json!({
             "protocol": PROTOCOL, "version": "1.2.3", "settings": {}, "error_log": {}, "pid_file": null, "outcome": null,
             "held": [], "children": [], "deaths": 0, "status": 0, "has_predecessor": false, "lines": [], "lines_lost": 0,
         }))

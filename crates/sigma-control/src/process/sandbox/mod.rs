@@ -110,14 +110,12 @@ impl Sandbox {
         let outside: Vec<String> = needs::of(config, plugins)
             .into_iter()
             .filter(|need| need.is_reloaded && !covers(remaining, need))
-            .map(|Need { place, path, .. }| {
-                format!("`{place}`: {} is outside of the sandbox", path.display())
-            })
+            .map(|Need { place, path, .. }| format!("`{place}`: {} is outside the sandbox", path.display()))
             .collect();
         if outside.is_empty() {
             return Ok(());
         }
-        const REMEDY: &str = "the rules are made when a process starts: use `sigma upgrade`, which starts a successor by the new configuration";
+        const REMEDY: &str = "sandbox rules are fixed at the start of a process: run `sigma upgrade` to start a process with the new configuration";
         Err(StartError::Sandbox(format!("{}\n({REMEDY})", outside.join("\n"))))
     }
 }
@@ -145,7 +143,7 @@ fn line_of(enforced: &Enforced) -> Option<Line> {
     match enforced {
         Enforced::Fully => None,
         Enforced::Partly => Some(Line::Fact(
-            "`process.sandbox`: the kernel has a part of Landlock, which is in force; newer ones have all of it"
+            "`process.sandbox`: the kernel supports Landlock in part, and this part is in force; newer kernels support all of it"
                 .to_owned(),
         )),
         Enforced::Not(reason) => Some(Line::Warning(format!(

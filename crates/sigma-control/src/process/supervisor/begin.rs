@@ -69,7 +69,7 @@ impl Ground {
         let (watched, tables) = sigma_proxy::live::channel();
         let workers = worker_count(settings, cpus.len());
         let inheritance = Inheritance::new(workers, reporter, Arc::clone(&plugins.node))
-            .watched(watched)
+            .with_live_reporter(watched)
             .with_sockets(Arc::clone(&before.sockets));
         before.count_on(inheritance.counters());
         Ok(Ground { plugins, keyring, before, store, asking, inheritance, live: Live::begin(tables), cpus })

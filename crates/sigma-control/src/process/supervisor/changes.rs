@@ -97,7 +97,7 @@ impl Supervisor {
                 Box::pin(async move {
                     let successor = match possessions {
                         Ok(mut possessions) => upgrade::give(channel, &mut possessions, limit).await,
-                        Err(error) => Err(format!("what there is cannot be given: {error}")),
+                        Err(error) => Err(format!("cannot hand over the state: {error}")),
                     };
                     Outcome::Successor(successor)
                 })
@@ -112,7 +112,7 @@ impl Supervisor {
                         Ok(mut possessions) => {
                             upgrade::start(command, &starter, &mut possessions, limit).await
                         }
-                        Err(error) => Err(format!("what there is cannot be given: {error}")),
+                        Err(error) => Err(format!("cannot hand over the state: {error}")),
                     };
                     Outcome::Successor(successor)
                 })

@@ -73,7 +73,7 @@ pub struct Options {
 
 /// A worker thread has ended by itself, and its part of the connections with it.
 #[derive(Debug, thiserror::Error)]
-#[error("a worker thread has ended by itself; the error log says why")]
+#[error("a worker thread ended unexpectedly; the error log has the reason")]
 pub struct WorkerLost;
 
 /// The running process.
@@ -178,7 +178,7 @@ impl Supervisor {
                 }
                 _ = watch.tick() => {
                     if self.look_at_workers().await.is_err() {
-                        tracing::error!("a worker thread has ended; the process ends and is restarted");
+                        tracing::error!("a worker thread ended; the process ends and is restarted");
                         break Err(WorkerLost);
                     }
                     self.tidy();
@@ -194,10 +194,10 @@ impl Supervisor {
         result
     }
 
-    /// Begins with a successor that was asked for by a signal.
+    /// Begins with a successor that was requested by a signal.
     fn own_successor(&self) -> Option<UnderWay> {
         if self.parent.is_some() {
-            tracing::error!("the parent of this process starts its successors: tell that one");
+            tracing::error!("the parent of this process starts successors: signal the parent instead");
             return None;
         }
         Some(self.begin(Change::Successor(None)))
@@ -206,7 +206,7 @@ impl Supervisor {
     /// Begins with a successor that the parent has started; without one the parent has gone.
     fn parents_successor(&mut self, channel: Option<Channel>) -> Option<UnderWay> {
         if channel.is_none() {
-            tracing::error!("the parent has ended; this process goes on by itself");
+            tracing::error!("the parent process ended; this process continues without it");
             self.parent = None;
         }
         channel.map(|channel| self.begin(Change::Successor(Some(channel))))
@@ -237,7 +237,7 @@ impl Supervisor {
         self.log.reopen();
     }
 
-    /// Asks for all secrets after a pause, so that they need not be waited for.
+    /// Requests all secrets after a pause, so that they need not be waited for.
     fn look_ahead(&self) -> impl Future<Output = ()> + use<> {
         let period = Duration::from_millis(self.current.settings.secret_lookup.refresh_ms.into());
         self.publisher.look_ahead(period.mul_f64(1.0 + SECRETS_JITTER * (fastrand::f64() - 0.5)))
@@ -253,7 +253,7 @@ impl Supervisor {
         if left == 1
             && let Err(error) = sigma_net::memory::release_code()
         {
-            tracing::debug!(%error, "the code of the start stays in memory");
+            tracing::debug!(%error, "cannot free the memory of the startup code");
         }
         if std::mem::take(&mut self.has_changed) {
             sigma_net::memory::give_back();
@@ -314,7 +314,7 @@ impl Supervisor {
                 match &result {
                     Ok(()) => tracing::info!(target: LIFE, "configuration reloaded"),
                     Err(error) => tracing::error!(
-                        "the configuration was not reloaded, the old one stays in force:\n{error}"
+                        "the reload failed and the old configuration stays in force:\n{error}"
                     ),
                 }
                 (result, asker)
@@ -354,7 +354,7 @@ impl Supervisor {
                 Some(successor)
             }
             Err(why) => {
-                tracing::error!("there is no successor, this process goes on:\n{why}");
+                tracing::error!("the upgrade failed and this process keeps serving:\n{why}");
                 self.carried_out(Err(&why)).await;
                 None
             }
@@ -381,7 +381,7 @@ impl Supervisor {
         snapshot.residents.prepare(Some(&self.current.residents), &self.node);
         if let Some((plugins, rosters)) = plugins {
             self.rosters.supersede(&rosters);
-            tracing::info!(target: LIFE, files = plugins.files.kinds.len(), "plugins in files were read");
+            tracing::info!(target: LIFE, files = plugins.files.kinds.len(), "read the plugins in files again");
             self.options.plugins = plugins;
         }
         // First, as in `publish`.
@@ -390,7 +390,7 @@ impl Supervisor {
         self.tell_store();
         let need_restart = warn_of_restart(&self.current.settings, &snapshot.settings);
         if let Err(error) = self.log.set_level(&snapshot.settings.error_log.level) {
-            tracing::error!(%error, "the level of the error log stays as it was");
+            tracing::error!(%error, "cannot change the level of the error log");
         }
         self.go_on_with(snapshot);
         self.has_changed = true;
@@ -432,7 +432,7 @@ impl Supervisor {
         // Later commands fail at once, instead of waiting.
         self.commands.close();
         while self.commands.try_recv().is_ok() {}
-        tracing::info!(target: LIFE, "stopping: no new connections, open exchanges may finish");
+        tracing::info!(target: LIFE, "stopping: no new connections; open requests may finish");
         // A successor has it, and writes it.
         if successor.is_none() {
             if let Some(file) = &self.health_file {
@@ -448,7 +448,7 @@ impl Supervisor {
         }
         self.gateway.drain().await;
         if tokio::time::timeout(ENDING_TIMEOUT, self.node.end()).await.is_err() {
-            tracing::error!("what plugins had buffered did not leave in time, and is lost");
+            tracing::error!("plugins could not send their buffered data in time; it is lost");
         }
         if let Some(file) = self.pid_file.take() {
             file.remove();
@@ -489,7 +489,7 @@ async fn next_event(watch: &mut Option<Watch>) -> Event {
         if let Some(event) = receiver.recv().await {
             return event;
         }
-        tracing::error!("the store tells no more changes");
+        tracing::error!("the store no longer reports changes");
         *watch = None;
     }
     std::future::pending().await

@@ -46,6 +46,6 @@ fn reopen(parent: Option<Pid>) {
     // An ended parent is not the parent any more, and its number may belong to another process.
     let target = parent.filter(|parent| getppid() == Some(*parent)).unwrap_or_else(getpid);
     if let Err(error) = kill_process(target, Signal::USR1) {
-        tracing::error!(%error, "the log files are not reopened");
+        tracing::error!(%error, "cannot reopen the log files");
     }
 }

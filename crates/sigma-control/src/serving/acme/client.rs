@@ -1,4 +1,4 @@
-//! Calls of the authority. It may answer anything, however long and whenever: what goes further is bounded.
+//! Calls of the authority. It may respond anything, however long and whenever: what goes further is bounded.
 
 use std::future::Future;
 use std::path::Path;
@@ -14,13 +14,13 @@ use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use sigma_config::acme::Acme;
 use sigma_net::tls::reason::causes;
 
-/// Largest answer. A chain of certificates is some 10 KiB.
+/// Largest response. A chain of certificates is some 10 KiB.
 const ANSWER_MAX: usize = 256 << 10;
 
 /// The longest pause within an order that is taken from an authority, in seconds; the order has its own end.
 const WAIT_MAX: i64 = 3_600;
 
-/// The only field of an answer's head that is read.
+/// The only field of a response's head that is read.
 const REPLAY_NONCE: HeaderName = HeaderName::from_static("replay-nonce");
 
 /// Asks an authority, over TLS only.
@@ -50,7 +50,7 @@ impl Caller {
         Ok(Caller { client, asked: Arc::default() })
     }
 
-    /// The seconds that the authority has asked for since the last call of this.
+    /// The seconds that the authority has requested since the last call of this.
     pub(super) fn take_asked(&self) -> Option<i64> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -67,7 +67,7 @@ impl Caller {
         let mut content = Vec::new();
         while let Some(part) = answer.chunk().await.map_err(failed)? {
             if content.len() + part.len() > ANSWER_MAX {
-                return Err(other_error(format!("the authority answered more than {ANSWER_MAX} bytes")));
+                return Err(other_error(format!("the response of the authority exceeds {ANSWER_MAX} bytes")));
             }
             content.extend_from_slice(&part);
         }
@@ -96,13 +96,13 @@ fn authorities(path: &Path) -> Result<Vec<reqwest::Certificate>, String> {
     let found = reqwest::Certificate::from_pem_bundle(&text).map_err(|error| failed(error.to_string()))?;
     if found.is_empty() {
         return Err(failed(
-            "it has no certificate; name a PEM file with the certificates of the authorities".into(),
+            "it contains no certificate; name a PEM file with the certificates of the authorities".into(),
         ));
     }
     Ok(found)
 }
 
-/// Filters an answer for the library: the fields that it reads, each in a form that it accepts.
+/// Filters a response for the library: the fields that it reads, each in a form that it accepts.
 fn within_reason(
     status: StatusCode,
     fields: &HeaderMap,
@@ -112,10 +112,12 @@ fn within_reason(
     let is_refusal = status.is_client_error() || status.is_server_error();
     if is_refusal && !serde_json::from_slice(&content).is_ok_and(|value: serde_json::Value| value.is_object())
     {
-        return Err(other_error(format!("the authority answered {status}")));
+        return Err(other_error(format!("the authority responded with {status}")));
     }
     if status.is_redirection() {
-        return Err(other_error(format!("the authority answered {status}, and redirects are not followed")));
+        return Err(other_error(format!(
+            "the authority responded with {status}, and redirects are not followed"
+        )));
     }
     let mut answer = Response::new(Full::from(content));
     *answer.status_mut() = status;
@@ -143,7 +145,7 @@ fn seconds(value: &HeaderValue, now: SystemTime) -> Option<i64> {
 
 fn failed(error: reqwest::Error) -> Error {
     if error.is_timeout() {
-        return other_error("the authority did not answer in time; see `acme.call_timeout_ms`".to_owned());
+        return other_error("the authority did not respond in time (`acme.call_timeout_ms`)".to_owned());
     }
     other_error(format!("the authority cannot be asked: {}", causes(&error)))
 }
@@ -196,7 +198,10 @@ mod tests {
         assert!(!answer(200, "", None).unwrap().headers().contains_key("retry-after"));
         assert!(answer(400, "{\"type\":\"x\"}", None).is_ok());
         for odd in ["", "<html>", "[]", "7"] {
-            assert_eq!(answer(503, odd, None).unwrap_err(), "the authority answered 503 Service Unavailable");
+            assert_eq!(
+                answer(503, odd, None).unwrap_err(),
+                "the authority responded with 503 Service Unavailable"
+            );
         }
         assert!(answer(302, "{}", None).unwrap_err().contains("redirects are not followed"));
     }

@@ -19,7 +19,7 @@ use super::on_demand::{REFUSED_S, Verdict, name_of};
 use super::order::{self, Issued, Refused, Stage};
 use super::shared::{Orders, Shared};
 use super::storage::Storage;
-use super::{Ordered, Standing, Wanted, schedule};
+use super::{CertificateSpec, Ordered, Standing, schedule};
 use crate::serving::clock::unix_seconds;
 
 /// The longest that the task sleeps: a clock that jumps is noticed after it.
@@ -98,12 +98,12 @@ impl Keeper {
         }
     }
 
-    /// All that is wanted: for ssls, and for names that clients have asked for.
-    fn wanted(&self, now: i64) -> Vec<Wanted> {
+    /// All that is wanted: for ssls, and for names that clients have requested.
+    fn wanted(&self, now: i64) -> Vec<CertificateSpec> {
         let mut wanted = self.ordered.state().wanted.clone();
         let Some(on_demand) = &self.ordered.on_demand else { return wanted };
         for name in on_demand.names() {
-            let one = Wanted::on_demand(name, &self.ordered.settings);
+            let one = CertificateSpec::on_demand(name, &self.ordered.settings);
             let (at, _) = self.due(&one, now);
             let validity = self.records.get(&one.ssl).and_then(Record::validity);
             match validity.is_some_and(|(_, to)| to > now) || at <= now {
@@ -129,13 +129,13 @@ impl Keeper {
         for ssl in over {
             self.records.remove(&ssl);
             if let Err(error) = self.storage.remove(&ssl).await {
-                tracing::error!(ssl, error, "a record that is over cannot be removed");
+                tracing::error!(ssl, error, "cannot remove an expired record");
             }
         }
     }
 
-    /// Whether the name that an order is for is still permitted, if a client has asked for it.
-    async fn is_permitted(&mut self, wanted: &Wanted, now: i64) -> bool {
+    /// Whether the name that an order is for is still permitted, if a client has requested it.
+    async fn is_permitted(&mut self, wanted: &CertificateSpec, now: i64) -> bool {
         let named = name_of(&wanted.ssl).zip(self.ordered.on_demand.as_ref());
         // Before the first order that has just been asked.
         let (Some((name, on_demand)), Some(record)) = (named, self.records.get_mut(&wanted.ssl)) else {
@@ -144,7 +144,7 @@ impl Keeper {
         match on_demand.ask(name).await {
             Verdict::Permitted => true,
             Verdict::Refused => {
-                tracing::warn!(name, "a certificate is not renewed: its name is not permitted any more");
+                tracing::warn!(name, "a certificate is not renewed: its name is no longer permitted");
                 on_demand.refuse(name, now + REFUSED_S);
                 false
             }
@@ -153,7 +153,7 @@ impl Keeper {
                 tracing::error!(
                     name,
                     reason,
-                    "a certificate is not renewed: `acme.on_demand.ask` is to permit it"
+                    "a certificate is not renewed: `acme.on_demand.ask` does not permit it"
                 );
                 record.tried_names.clone_from(&wanted.names);
                 record.tried_directory.clone_from(&self.ordered.settings.directory);
@@ -173,7 +173,7 @@ impl Keeper {
             orders = self.ordered.catch_up().await;
             self.account = None;
             match orders {
-                true => tracing::info!("this gateway orders certificates for all that share its store"),
+                true => tracing::info!("this gateway orders certificates for all gateways of its store"),
                 false => shared.leave_orders().await,
             }
         }
@@ -185,7 +185,7 @@ impl Keeper {
     }
 
     /// Returns the next step for an ssl, and its time.
-    fn due(&self, wanted: &Wanted, now: i64) -> (i64, Task) {
+    fn due(&self, wanted: &CertificateSpec, now: i64) -> (i64, Task) {
         let Some(record) = self.records.get(&wanted.ssl) else { return (now, Task::Order) };
         let directory = &self.ordered.settings.directory;
         let attempt = match record.was_tried(wanted, directory) {
@@ -204,7 +204,7 @@ impl Keeper {
     }
 
     /// Makes one order. It counts as one that failed until it has not.
-    async fn attempt(&mut self, wanted: &Wanted, now: i64) {
+    async fn attempt(&mut self, wanted: &CertificateSpec, now: i64) {
         if !self.is_permitted(wanted, now).await {
             return;
         }
@@ -223,19 +223,21 @@ impl Keeper {
         // and again.
         let issued = match kept {
             Ok(()) => self.order(wanted, &record, now).await,
-            Err(error) => Err(format!("{error}; nothing is ordered that cannot be kept").into()),
+            Err(error) => {
+                Err(format!("{error}; the gateway orders no certificate that it cannot store").into())
+            }
         };
         match issued {
             Ok(issued) => record = self.succeeded(wanted, issued, now),
             Err(refused) => self.failed(&mut record, refused, now).await,
         }
         if let Err(error) = self.storage.write(&record).await {
-            tracing::error!(ssl = record.ssl, error, "a certificate or its state cannot be kept");
+            tracing::error!(ssl = record.ssl, error, "cannot store a certificate or its state");
         }
         self.records.insert(wanted.ssl.clone(), record);
     }
 
-    fn succeeded(&mut self, wanted: &Wanted, issued: Issued, now: i64) -> Record {
+    fn succeeded(&mut self, wanted: &CertificateSpec, issued: Issued, now: i64) -> Record {
         let Issued { cert, key, pair } = issued;
         let mut record = Record::new(&wanted.ssl);
         (record.names, record.key_type) = (wanted.names.clone(), wanted.key_type);
@@ -259,7 +261,7 @@ impl Keeper {
             reason = refused.reason,
             failures = record.failures,
             again_in_s = pause,
-            "a certificate could not be ordered"
+            "the order of a certificate failed"
         );
         record.last_error = Some(refused.reason);
         // The directory may have changed, and is read again with the account.
@@ -267,11 +269,16 @@ impl Keeper {
         if refused.is_stranger
             && let Err(error) = self.storage.write_account(&self.ordered.settings.directory, &()).await
         {
-            tracing::error!(error, "an account that its authority does not know cannot be removed");
+            tracing::error!(error, "cannot remove an account that its authority does not know");
         }
     }
 
-    async fn order(&mut self, wanted: &Wanted, record: &Record, now: i64) -> Result<Issued, Refused> {
+    async fn order(
+        &mut self,
+        wanted: &CertificateSpec,
+        record: &Record,
+        now: i64,
+    ) -> Result<Issued, Refused> {
         let patience = Duration::from_secs(self.ordered.settings.order_timeout_s.into());
         let challenges = Arc::clone(&self.ordered.challenges);
         let replaced = record.pair().ok().flatten().filter(|_| record.failures == 1);
@@ -284,11 +291,10 @@ impl Keeper {
             let stage = Stage { challenges: &challenges, records: records.as_ref(), shared };
             order::order(&account, wanted, old, stage, patience, now).await
         };
-        let late =
-            || format!("the order took longer than {} s; see `acme.order_timeout_s`", patience.as_secs());
+        let late = || format!("the order took longer than {} s (`acme.order_timeout_s`)", patience.as_secs());
         let issued = tokio::select! {
             issued = tokio::time::timeout(patience, ordering) => issued.unwrap_or_else(|_| Err(late().into())),
-            () = lost(shared.as_deref()) => Err("another gateway may order now".to_owned().into()),
+            () = lost(shared.as_deref()) => Err("another gateway orders certificates now".to_owned().into()),
         };
         if let Some(records) = records {
             records.remove().await;
@@ -300,7 +306,7 @@ impl Keeper {
     }
 
     /// Returns the DNS records for an order, if its names are proved by DNS.
-    fn records_of(&self, wanted: &Wanted) -> Result<Option<Records>, String> {
+    fn records_of(&self, wanted: &CertificateSpec) -> Result<Option<Records>, String> {
         if wanted.challenge != AcmeChallenge::Dns01 {
             return Ok(None);
         }
@@ -322,7 +328,7 @@ impl Keeper {
                     window = Some((suggested.start.unix_timestamp(), suggested.end.unix_timestamp()));
                     again = i64::try_from(pause.as_secs()).ok();
                 }
-                Err(error) => tracing::debug!(ssl, %error, "the authority suggests no time to renew"),
+                Err(error) => tracing::debug!(ssl, %error, "the authority does not suggest a time to renew"),
             }
         }
         record.ask_at = now + schedule::asked_again(again);
@@ -333,7 +339,7 @@ impl Keeper {
             record.renew_at = schedule::renewal(validity, Some(window), fastrand::f64());
         }
         if let Err(error) = self.storage.write(&record).await {
-            tracing::error!(ssl, error, "the time to renew cannot be kept");
+            tracing::error!(ssl, error, "cannot store the time to renew");
         }
         self.records.insert(ssl.to_owned(), record);
     }
@@ -344,13 +350,13 @@ impl Keeper {
             self.account = Some(self.open_account().await?);
         }
         // It is there now.
-        self.account.as_ref().ok_or_else(|| "there is no account".to_owned().into())
+        self.account.as_ref().ok_or_else(|| "no ACME account exists".to_owned().into())
     }
 
     async fn open_account(&self) -> Result<(Account, Caller), Refused> {
         let settings = self.ordered.settings.clone();
         let caller = tokio::task::spawn_blocking(move || Caller::new(&settings)).await;
-        let caller = caller.unwrap_or_else(|_| Err("the file of authorities cannot be read".to_owned()))?;
+        let caller = caller.unwrap_or_else(|_| Err("cannot read the CA file".to_owned()))?;
         let builder = Account::builder_with_http(Box::new(caller.clone()));
         let directory = &self.ordered.settings.directory;
         match self.storage.account::<Option<AccountCredentials>>(directory).await {
@@ -358,7 +364,7 @@ impl Keeper {
             Ok(_) => {}
             // Of several gateways one would make an account after the other.
             Err(error) if self.ordered.shared.is_some() => return Err(error.into()),
-            Err(error) => tracing::error!(error, "the account cannot be read, a new one is made"),
+            Err(error) => tracing::error!(error, "cannot read the ACME account; registering a new one"),
         }
         let contact = self.ordered.settings.email.as_ref().map(|email| format!("mailto:{email}"));
         let contact: Vec<&str> = contact.iter().map(String::as_str).collect();
@@ -375,15 +381,15 @@ impl Keeper {
         });
         let (account, kept) = builder.create(&new, directory.clone(), external.as_ref()).await?;
         if let Err(error) = self.storage.write_account(directory, &kept).await {
-            return Err(format!("{error}; the account cannot be kept").into());
+            return Err(format!("{error}; cannot store the ACME account").into());
         }
-        tracing::info!(directory, "an account was made at the authority");
+        tracing::info!(directory, "registered an account at the authority");
         Ok((account, caller))
     }
 
     /// Tells operators how the orders stand; `ordering` is under way.
-    fn tell(&self, wanted: &[Wanted], ordering: Option<&str>, now: i64) {
-        let standing = |wanted: &Wanted| {
+    fn tell(&self, wanted: &[CertificateSpec], ordering: Option<&str>, now: i64) {
+        let standing = |wanted: &CertificateSpec| {
             let record = self.records.get(&wanted.ssl);
             let not_after = record.and_then(Record::validity).map(|(_, to)| to);
             let failures = record.map_or(0, |record| record.failures);
@@ -437,8 +443,8 @@ mod tests {
     /// 2024-01-01 and 2024-04-01.
     const LIFE: (i64, i64) = (1_704_067_200, 1_711_929_600);
 
-    fn wanted(names: &[&str]) -> Wanted {
-        Wanted {
+    fn wanted(names: &[&str]) -> CertificateSpec {
+        CertificateSpec {
             ssl: "1".to_owned(),
             names: names.iter().map(|name| (*name).to_owned()).collect(),
             key_type: CertificateKey::EcdsaP256,
@@ -463,7 +469,7 @@ mod tests {
 
     #[test]
     fn due_steps_follow_from_the_records() {
-        let check = |record: Option<Record>, wanted: &Wanted, now: i64, expected: (i64, Task)| {
+        let check = |record: Option<Record>, wanted: &CertificateSpec, now: i64, expected: (i64, Task)| {
             assert_eq!(with(record).due(wanted, now), expected, "{now}");
         };
         let one = wanted(&["a.test"]);
@@ -477,7 +483,7 @@ mod tests {
         check(Some(asked.clone()), &one, LIFE.0 + 5, (asked.renew_at, Task::Order));
         // Other names, another key and another authority are another certificate.
         check(Some(asked.clone()), &wanted(&["a.test", "b.test"]), 9, (9, Task::Order));
-        let rsa = Wanted { key_type: CertificateKey::Rsa2048, ..one.clone() };
+        let rsa = CertificateSpec { key_type: CertificateKey::Rsa2048, ..one.clone() };
         check(Some(asked.clone()), &rsa, LIFE.0, (0, Task::Order));
         let elsewhere = Record { directory: "https://other".to_owned(), ..asked.clone() };
         check(Some(elsewhere), &one, LIFE.0, (0, Task::Order));
@@ -519,7 +525,7 @@ mod tests {
         let mut keeper = Keeper::new(Storage::Folder(nowhere), BTreeMap::new(), ordered);
         keeper.attempt(&wanted(&["a.test"]), 1_000).await;
         let error = keeper.records["1"].last_error.clone().unwrap();
-        assert!(error.contains("nothing is ordered that cannot be kept"), "{error}");
+        assert!(error.contains("orders no certificate that it cannot store"), "{error}");
         assert!(keeper.due(&wanted(&["a.test"]), 1_000).0 >= 1_300);
     }
 }

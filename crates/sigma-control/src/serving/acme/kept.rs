@@ -13,7 +13,7 @@ use sigma_net::tls::certificate;
 use sigma_net::tls::pem::{Pair, parse_chain};
 use sigma_schema::Confidential;
 
-use super::Wanted;
+use super::CertificateSpec;
 
 /// A larger file is not valid.
 const FILE_MAX: u64 = 1 << 20;
@@ -34,10 +34,10 @@ pub(super) struct Record {
     /// The chain, in PEM; empty without a certificate.
     pub(super) cert: String,
     pub(super) key: Confidential,
-    /// When it is renewed, and when its authority is asked again whether that is right; in Unix seconds.
+    /// When it is renewed, and when its authority is queried again whether that is right; in Unix seconds.
     pub(super) renew_at: i64,
     pub(super) ask_at: i64,
-    /// Orders that failed since the last that did not, one that is under way among them.
+    /// Failed orders since the last successful one, one that is under way among them.
     pub(super) failures: u32,
     /// No order is made before, in Unix seconds.
     pub(super) not_before: i64,
@@ -66,7 +66,7 @@ impl Record {
     }
 
     /// Whether what failed last was an order like this.
-    pub(super) fn was_tried(&self, wanted: &Wanted, directory: &str) -> bool {
+    pub(super) fn was_tried(&self, wanted: &CertificateSpec, directory: &str) -> bool {
         self.tried_names == wanted.names && self.tried_directory == directory
     }
 

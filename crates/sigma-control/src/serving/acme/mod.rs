@@ -1,12 +1,12 @@
 //! Certificates that the gateway orders by itself (RFC 8555): for ssls of type acme.
 //!
-//! `keeper` is the task that looks after all of them, one order at a time. `schedule` says when something is
-//! due, and knows neither clock nor network. `order` goes through one order, over the calls of `client`;
-//! `proofs` has the answers to the authority, and `dns` has the records that prove names. `on_demand` has the
-//! names that clients ask for in handshakes and no ssl is for. `kept` is the folder in which all of it lasts,
-//! and `shared` the store of several gateways; `storage` is either. An attempt is recorded before it is made,
-//! so that a process that ends again and again does not use up an authority's limits. [`Ordered`] is the
-//! interface for others: the existing certificates, and the state of orders.
+//! `keeper` is the task that looks after all of them, one order at a time. `schedule` says when something is due, and
+//! knows neither clock nor network. `order` goes through one order, over the calls of `client`; `proofs` has the
+//! responses to the authority, and `dns` has the records that prove names. `on_demand` has the names that clients ask
+//! for in handshakes and no ssl is for. `kept` is the folder in which all of it lasts, and `shared` the store of
+//! several gateways; `storage` is either. An attempt is recorded before it is made, so that a process that ends again
+//! and again does not use up an authority's limits. [`Ordered`] is the interface for others: the existing
+//! certificates, and the state of orders.
 
 mod client;
 mod dns;
@@ -68,7 +68,7 @@ pub(crate) struct Ordered {
 
 #[derive(Default)]
 struct State {
-    wanted: Vec<Wanted>,
+    wanted: Vec<CertificateSpec>,
     pairs: BTreeMap<String, Pair>,
     /// Ssls whose certificate is not in force yet.
     fresh: BTreeSet<String>,
@@ -91,9 +91,9 @@ impl State {
 /// Why a certificate is not ordered now.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unwilling {
-    #[error("no certificate is ordered for this ssl: see GET /v1/acme for those that are")]
+    #[error("the gateway orders no certificate for this ssl: GET /v1/acme lists its orders")]
     Unknown,
-    #[error("it was ordered a moment ago; again in {after_s} s, see `acme.retry_s`")]
+    #[error("the certificate was ordered a moment ago; retry in {after_s} s (`acme.retry_s`)")]
     TooSoon { after_s: i64 },
     #[error("cannot reach the gateway that orders certificates: {0}")]
     Lost(String),
@@ -114,7 +114,7 @@ pub(crate) struct Standing {
     pub(crate) not_after: Option<i64>,
     /// When something is tried next, in Unix seconds.
     pub(crate) next_attempt: i64,
-    /// Orders that failed since the last that did not.
+    /// Failed orders since the last successful one.
     pub(crate) failures: u32,
     pub(crate) last_error: Option<String>,
 }
@@ -185,7 +185,7 @@ impl Ordered {
         match record.pair() {
             Ok(Some(pair)) => self.put(&record.ssl, pair),
             Ok(None) => {}
-            Err(reason) => tracing::error!(ssl = record.ssl, reason, "a kept certificate cannot be used"),
+            Err(reason) => tracing::error!(ssl = record.ssl, reason, "a stored certificate is invalid"),
         }
     }
 
@@ -205,7 +205,7 @@ impl Ordered {
                 true
             }
             Err(error) => {
-                tracing::debug!(%error, "cannot read the certificates that other gateways have ordered");
+                tracing::debug!(%error, "cannot read the certificates that other gateways ordered");
                 false
             }
         }
@@ -220,13 +220,17 @@ impl Ordered {
                 Heard::Demand(ssl) => self.demand(&ssl, unix_seconds()),
                 Heard::Proofs(proofs) => {
                     let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
-                    // First: an answer ends with the one that gave it, also if another gives the same.
+                    // First: a response ends with the one that gave it, also if another gives the same.
                     given.clear();
                     for proof in proofs {
                         match proof.give(&self.challenges) {
                             Ok(expected) => given.extend(expected),
                             Err(reason) => {
-                                tracing::error!(name = proof.name, reason, "a proof cannot be given")
+                                tracing::error!(
+                                    name = proof.name,
+                                    reason,
+                                    "cannot publish a challenge response"
+                                )
                             }
                         }
                     }
@@ -236,7 +240,7 @@ impl Ordered {
         }
     }
 
-    /// Decides on names that are asked for, until the process ends.
+    /// Decides on names that are requested, until the process ends.
     async fn decide(&self) {
         if let Some(on_demand) = &self.on_demand {
             on_demand.decide(&self.wishes).await;
@@ -264,7 +268,7 @@ impl Ordered {
     /// The process ends: hands its tasks for others over to them.
     pub(crate) async fn leave(&self) {
         if let Some(shared) = &self.shared {
-            // Without an answer the lease ends it.
+            // Without a response the lease ends it.
             let _ = tokio::time::timeout(GOODBYE, shared.leave()).await;
         }
     }
@@ -276,7 +280,7 @@ impl Ordered {
 
     /// Has certificates ordered for all ssls of type acme, and no others from now on.
     pub(crate) fn want(&self, resources: &Resources) {
-        let wanted = Wanted::of(resources, &self.settings);
+        let wanted = CertificateSpec::of(resources, &self.settings);
         let mut state = self.state();
         if state.wanted != wanted {
             state.wanted = wanted;
@@ -383,7 +387,7 @@ impl CertificateSource for Ordered {
 
 /// The certificate that an ssl is to have.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Wanted {
+struct CertificateSpec {
     ssl: String,
     /// In lower case, each once.
     names: Vec<String>,
@@ -391,9 +395,9 @@ struct Wanted {
     challenge: AcmeChallenge,
 }
 
-impl Wanted {
+impl CertificateSpec {
     /// Returns all ssls of type acme that are in force.
-    fn of(resources: &Resources, settings: &Acme) -> Vec<Wanted> {
+    fn of(resources: &Resources, settings: &Acme) -> Vec<CertificateSpec> {
         let is_ordered = |ssl: &&Arc<Ssl>| {
             let key = ResourceKey::new(Kind::Ssl, ssl.id.as_str());
             ssl.kind == SslType::Acme && ssl.status.is_on() && !resources.is_closed(&key)
@@ -402,7 +406,7 @@ impl Wanted {
             let normal = |name: &str| name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
             let names: BTreeSet<String> = ssl.names().map(normal).collect();
             let own = ssl.acme.clone().unwrap_or_default();
-            Wanted {
+            CertificateSpec {
                 ssl: ssl.id.to_string(),
                 names: names.into_iter().collect(),
                 key_type: own.key_type.unwrap_or(settings.key_type),
@@ -412,9 +416,9 @@ impl Wanted {
         resources.ssls.iter().filter(is_ordered).map(wanted).collect()
     }
 
-    /// The certificate of a name that a client has asked for.
-    fn on_demand(name: String, settings: &Acme) -> Wanted {
-        Wanted {
+    /// The certificate of a name that a client has requested.
+    fn on_demand(name: String, settings: &Acme) -> CertificateSpec {
+        CertificateSpec {
             ssl: on_demand::ssl_of(&name),
             names: vec![name],
             key_type: settings.key_type,

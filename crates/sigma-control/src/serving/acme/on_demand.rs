@@ -75,7 +75,7 @@ struct State {
 }
 
 /// The state of a name that a handshake waits for.
-enum Known {
+enum NameState {
     Shown(Arc<ServerIdentity>),
     Refused,
     Open,
@@ -120,7 +120,7 @@ impl State {
     }
 
     fn is_refused(&self, name: &str, now: i64) -> bool {
-        // A clock that was set back refuses no longer than an authority may ask for.
+        // A clock that was set back refuses no longer than an authority may request.
         self.refused.get(name).is_some_and(|until| (now..=now + 7 * 24 * HOUR).contains(until))
     }
 
@@ -135,12 +135,12 @@ impl State {
         }
         let refusal = match verdict {
             Verdict::Refused => Some("`acme.on_demand.ask` does not permit it".to_owned()),
-            Verdict::Unknown(reason) => Some(format!("`acme.on_demand.ask` has no answer: {reason}")),
+            Verdict::Unknown(reason) => Some(format!("`acme.on_demand.ask` failed: {reason}")),
             Verdict::Permitted if !self.has_room(settings) => {
-                Some("there are as many names as `acme.on_demand.certificates` allows".to_owned())
+                Some("the maximum number of names is reached (`acme.on_demand.certificates`)".to_owned())
             }
             Verdict::Permitted if self.orders.len() >= settings.orders_per_hour as usize => {
-                Some("there were as many orders as `acme.on_demand.orders_per_hour` allows".to_owned())
+                Some("the maximum number of orders is reached (`acme.on_demand.orders_per_hour`)".to_owned())
             }
             Verdict::Permitted => None,
         };
@@ -176,11 +176,11 @@ impl State {
         }
     }
 
-    fn known(&self, name: &str) -> Known {
+    fn known(&self, name: &str) -> NameState {
         match self.shown.get(name) {
-            Some(shown) => Known::Shown(Arc::clone(shown)),
-            None if self.names.contains(name) || self.open.contains(name) => Known::Open,
-            None => Known::Refused,
+            Some(shown) => NameState::Shown(Arc::clone(shown)),
+            None if self.names.contains(name) || self.open.contains(name) => NameState::Open,
+            None => NameState::Refused,
         }
     }
 }
@@ -235,7 +235,7 @@ impl OnDemand {
                     state.shown.insert(name.to_owned(), Arc::new(identity));
                 }
             }
-            Err(error) => tracing::error!(name, %error, "an ordered certificate cannot be shown"),
+            Err(error) => tracing::error!(name, %error, "cannot use an ordered certificate"),
         }
         self.has_moved();
     }
@@ -304,7 +304,9 @@ impl OnDemand {
         drop(state);
         match decision {
             Ok(()) => ordered.notify_one(),
-            Err(reason) if may_tell => tracing::warn!(name, reason, "no certificate is ordered on demand"),
+            Err(reason) if may_tell => {
+                tracing::warn!(name, reason, "a certificate on demand was not ordered")
+            }
             Err(_) => {}
         }
         self.has_moved();
@@ -317,7 +319,7 @@ impl Issuer for OnDemand {
             if !self.settings.allows(name) {
                 return None;
             }
-            if let Known::Shown(shown) = self.state().known(name) {
+            if let NameState::Shown(shown) = self.state().known(name) {
                 return Some(shown);
             }
             let _place = self.places.try_acquire().ok()?;
@@ -328,9 +330,9 @@ impl Issuer for OnDemand {
             self.asked.notify_one();
             loop {
                 match self.state().known(name) {
-                    Known::Shown(shown) => return Some(shown),
-                    Known::Refused => return None,
-                    Known::Open => {}
+                    NameState::Shown(shown) => return Some(shown),
+                    NameState::Refused => return None,
+                    NameState::Open => {}
                 }
                 moves.changed().await.ok()?;
             }
@@ -342,13 +344,13 @@ impl Issuer for OnDemand {
     }
 }
 
-/// The address at which the service is asked for a name, which has no character that means anything in one.
+/// The address to which the service sends queries for a name, which has no character that means anything in one.
 fn permission_url(service: &str, name: &str) -> String {
     let joint = if service.contains('?') { '&' } else { '?' };
     format!("{service}{joint}domain={name}")
 }
 
-/// Asks the operator's service. Its answer is its status alone.
+/// Asks the operator's service. Its response is its status alone.
 async fn asked(client: reqwest::Client, question: String) -> Verdict {
     match client.get(question).send().await {
         Ok(answer) if answer.status() == http::StatusCode::OK => Verdict::Permitted,
@@ -418,9 +420,9 @@ mod tests {
         let (mut state, settings) = (State::default(), settings());
         assert!(state.wish("a.test", &settings, NOW));
         state.decide("a.test", Verdict::Permitted, &settings, NOW).unwrap();
-        assert!(matches!(state.known("a.test"), Known::Open));
+        assert!(matches!(state.known("a.test"), NameState::Open));
         state.refuse("a.test", NOW + 300);
-        assert!(matches!(state.known("a.test"), Known::Refused));
+        assert!(matches!(state.known("a.test"), NameState::Refused));
         assert!(!state.wish("a.test", &settings, NOW + 299));
         assert!(state.wish("a.test", &settings, NOW + 301));
     }
@@ -514,7 +516,7 @@ mod tests {
         assert!(state.wish("a.test", &desk.settings, NOW));
         assert!(state.decide("a.test", Verdict::Unknown(reason), &desk.settings, NOW).is_err());
         assert!(
-            matches!(state.known("a.test"), Known::Refused) && !state.wish("a.test", &desk.settings, NOW)
+            matches!(state.known("a.test"), NameState::Refused) && !state.wish("a.test", &desk.settings, NOW)
         );
     }
 

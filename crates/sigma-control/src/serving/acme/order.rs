@@ -13,7 +13,7 @@ use sigma_net::tls::certificate;
 use sigma_net::tls::pem::Pair;
 use sigma_proxy::challenges::{Challenges, Expected};
 
-use super::Wanted;
+use super::CertificateSpec;
 use super::dns::Records;
 use super::proofs::Proof;
 use super::shared::Shared;
@@ -84,11 +84,11 @@ pub(super) struct Stage<'s> {
     pub(super) shared: Option<&'s Shared>,
 }
 
-/// Goes through an order. `replaces` is the certificate that the new one is for, if the authority is to
-/// know (RFC 9773 §5). The answers to challenges are given until this returns or is dropped; records stay.
+/// Goes through an order. `replaces` is the certificate that the new one is for, if the authority is to know (RFC 9773
+/// §5). The responses to challenges are given until this returns or is dropped; records stay.
 pub(super) async fn order(
     account: &Account,
-    wanted: &Wanted,
+    wanted: &CertificateSpec,
     replaces: Option<CertificateIdentifier<'_>>,
     stage: Stage<'_>,
     patience: Duration,
@@ -128,23 +128,25 @@ pub(super) async fn order(
 }
 
 /// Returns the required proofs: each name that is not proved yet.
-async fn proofs(order: &mut Order, wanted: &Wanted) -> Result<Vec<Proof>, Refused> {
+async fn proofs(order: &mut Order, wanted: &CertificateSpec) -> Result<Vec<Proof>, Refused> {
     let mut asked = Vec::new();
     let mut authorizations = order.authorizations();
     while let Some(authorization) = authorizations.next().await {
         let mut authorization = authorization?;
         let name = authorization.identifier().to_string();
         if !wanted.names.contains(&name) {
-            return Err(format!("the authority wants a proof for `{name}`, which was not ordered").into());
+            return Err(
+                format!("the authority requires a challenge for `{name}`, which was not ordered").into()
+            );
         }
         match authorization.status {
             AuthorizationStatus::Valid => continue,
             AuthorizationStatus::Pending => {}
-            other => return Err(format!("the authority calls `{name}` {other:?}").into()),
+            other => return Err(format!("the authority reports the status {other:?} for `{name}`").into()),
         }
         let Some(challenge) = authorization.challenge(kind(wanted.challenge)) else {
             let kind = wanted.challenge.as_str();
-            return Err(format!("the authority offers no `{kind}` for `{name}`").into());
+            return Err(format!("the authority does not offer the challenge `{kind}` for `{name}`").into());
         };
         let (token, answer) = (challenge.token.clone(), challenge.key_authorization());
         let (answer, challenge) = (answer.as_str().to_owned(), wanted.challenge);
@@ -204,11 +206,11 @@ async fn refusal(order: &mut Order) -> Refused {
             return format!("{name}: {error}").into();
         }
     }
-    "the authority refused the order, and did not say why".to_owned().into()
+    "the authority refused the order without a reason".to_owned().into()
 }
 
 /// A new private key in PEM, and the request for its certificate. RSA keys take a while.
-async fn new_key(wanted: &Wanted) -> Result<(String, Vec<u8>), Refused> {
+async fn new_key(wanted: &CertificateSpec) -> Result<(String, Vec<u8>), Refused> {
     let (kind, names) = (wanted.key_type, wanted.names.clone());
     let made = tokio::task::spawn_blocking(move || {
         let key = match kind {
@@ -224,28 +226,27 @@ async fn new_key(wanted: &Wanted) -> Result<(String, Vec<u8>), Refused> {
     });
     match made.await {
         Ok(Ok(made)) => Ok(made),
-        Ok(Err(error)) => Err(format!("no key can be made: {error}").into()),
-        Err(_) => Err("no key can be made".to_owned().into()),
+        Ok(Err(error)) => Err(format!("cannot generate a key: {error}").into()),
+        Err(_) => Err("cannot generate a key".to_owned().into()),
     }
 }
 
 /// The certificate, if it is the one that was ordered.
 fn accepted(cert: &str, key: &str, names: &[String], now: i64) -> Result<Pair, Refused> {
-    let odd = |reason: String| Refused::from(format!("the authority's certificate cannot be used: {reason}"));
+    let odd =
+        |reason: String| Refused::from(format!("the certificate from the authority is invalid: {reason}"));
     if cert.len() > CHAIN_MAX {
-        return Err(odd(format!("it has more than {CHAIN_MAX} bytes")));
+        return Err(odd(format!("it exceeds {CHAIN_MAX} bytes")));
     }
     let pair = Pair::parse(cert, key, None).map_err(|error| odd(error.to_string()))?;
     if let Some(name) = names.iter().find(|name| !pair.is_for(name)) {
         return Err(odd(format!("it is not for `{name}`")));
     }
     match pair.chain().first().and_then(certificate::validity) {
-        None => Err(odd("it does not say when it is valid".to_owned())),
-        Some(validity) if validity.not_after <= now => {
-            Err(odd("it has run out; look at the clock".to_owned()))
-        }
+        None => Err(odd("it has no validity dates".to_owned())),
+        Some(validity) if validity.not_after <= now => Err(odd("it has expired; check the clock".to_owned())),
         Some(validity) if validity.not_before > now + CLOCKS_DIFFER => {
-            Err(odd("it is not valid yet; look at the clock".to_owned()))
+            Err(odd("it is not valid yet; check the clock".to_owned()))
         }
         Some(_) => Ok(pair),
     }
@@ -280,7 +281,7 @@ mod tests {
         let names = ["a.test".to_owned(), "b.test".to_owned()];
         let check = |(cert, key): (&str, &str), expected: Option<&str>| {
             let found = accepted(cert, key, &names, IN_2025).err().map(|refused| refused.reason);
-            let prefix = "the authority's certificate cannot be used: ";
+            let prefix = "the certificate from the authority is invalid: ";
             assert_eq!(found, expected.map(|reason| format!("{prefix}{reason}")));
         };
         let (cert, key) = certificate(&["b.test", "A.test"], (2024, 2027));
@@ -293,10 +294,10 @@ mod tests {
             check((&cert, &key), Some(&format!("it is not for `{missing}`")));
         }
         let (old, key_of_old) = certificate(&["a.test", "b.test"], (2020, 2021));
-        check((&old, &key_of_old), Some("it has run out; look at the clock"));
+        check((&old, &key_of_old), Some("it has expired; check the clock"));
         let (new, key_of_new) = certificate(&["a.test", "b.test"], (2030, 2031));
-        check((&new, &key_of_new), Some("it is not valid yet; look at the clock"));
-        check(("", &key), Some("failed to parse cert: there is no CERTIFICATE block in it"));
+        check((&new, &key_of_new), Some("it is not valid yet; check the clock"));
+        check(("", &key), Some("failed to parse cert: it contains no CERTIFICATE block"));
         check((&"x".repeat(200_000), &key), Some("it has more than 131072 bytes"));
     }
 
@@ -311,7 +312,8 @@ mod tests {
     async fn keys_are_of_the_kind_that_was_asked_for() {
         for key_type in [CertificateKey::EcdsaP256, CertificateKey::EcdsaP384, CertificateKey::Rsa2048] {
             let names = vec!["a.test".to_owned()];
-            let wanted = Wanted { ssl: "1".into(), names, key_type, challenge: AcmeChallenge::Http01 };
+            let wanted =
+                CertificateSpec { ssl: "1".into(), names, key_type, challenge: AcmeChallenge::Http01 };
             let (key, request) = new_key(&wanted).await.unwrap();
             let algorithm = KeyPair::from_pem(&key).unwrap().algorithm();
             let is_rsa = key_type == CertificateKey::Rsa2048;

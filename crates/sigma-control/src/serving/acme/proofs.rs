@@ -1,4 +1,4 @@
-//! The answers to an authority's check that a name belongs to this gateway (RFC 8555 §8).
+//! The responses to an authority's check that a name belongs to this gateway (RFC 8555 §8).
 
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine;
@@ -10,7 +10,7 @@ use sigma_net::tls::pem::Pair;
 use sigma_net::tls::{Identity, Offer, Resumption, ServerIdentity, Versions};
 use sigma_proxy::challenges::{Challenges, Expected};
 
-/// A proof that an authority asks for.
+/// A proof that an authority requests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Proof {
     pub(super) name: String,
@@ -54,7 +54,7 @@ fn identity(name: &str, digest: &[u8]) -> Result<ServerIdentity, String> {
         params.custom_extensions = vec![CustomExtension::new_acme_identifier(digest)];
         Ok::<_, rcgen::Error>((params.self_signed(&key)?.der().clone(), key.serialize_pem()))
     };
-    let (cert, key) = made().map_err(|error| format!("no proof can be made: {error}"))?;
+    let (cert, key) = made().map_err(|error| format!("cannot make a challenge response: {error}"))?;
     let pair = Pair::proof(cert, &key).map_err(|error| error.to_string())?;
     let identity = Identity {
         pairs: vec![pair],

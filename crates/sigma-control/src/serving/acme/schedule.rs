@@ -9,8 +9,8 @@ const RENEWED_BY: f64 = RENEWED_FROM + 0.05;
 /// By how much pauses differ at random, so that gateways that failed together do not try together.
 const JITTER: f64 = 0.2;
 
-/// The longest pause that an authority may ask for, in seconds: it may know its limits, and must not end
-/// renewals for good.
+/// The longest pause that an authority may request, in seconds: it may know its limits, and must not end renewals
+/// permanently.
 const ASKED_MAX: i64 = 7 * DAY;
 
 const HOUR: i64 = 3_600;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{FlockOperation, OFlags, flock};
-use sigma_cache::disk_cache::port::{Disk, FileId, Found, OpenFile};
+use sigma_cache::disk_cache::port::{Disk, FileId, OpenFile, ScannedFile};
 
 /// Locked by the process whose folder it is.
 const LOCK: &str = "sigma.lock";
@@ -31,7 +31,7 @@ pub(super) struct Folder {
 
 /// A file in it.
 #[derive(Debug)]
-struct Kept(File);
+struct CacheFile(File);
 
 impl Folder {
     /// That at this path, which is made if it is not there. None if another process has it.
@@ -75,7 +75,7 @@ impl Folder {
     }
 
     /// Where a file is: in folders that are named by the last letters of its name, as nginx has them.
-    fn place(&self, Found { id, is_draft }: Found) -> PathBuf {
+    fn place(&self, ScannedFile { id, is_draft }: ScannedFile) -> PathBuf {
         let name = id.to_string();
         let (mut path, mut end) = (self.path.clone(), name.len());
         for level in &self.levels {
@@ -89,7 +89,7 @@ impl Folder {
 
     /// Finds the files in a folder, and in those in it. One that is ours and in another place than we would look for it
     /// is removed: the levels have changed.
-    fn find(&self, folder: &Path, depth: usize, found: &mut Vec<Found>) -> io::Result<()> {
+    fn find(&self, folder: &Path, depth: usize, found: &mut Vec<ScannedFile>) -> io::Result<()> {
         for entry in std::fs::read_dir(folder)? {
             let entry = entry?;
             let (name, kind) = (entry.file_name(), entry.file_type()?);
@@ -123,18 +123,18 @@ fn must_be_own(path: &Path) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::DIRECTORY;
     let mut options = OpenOptions::new();
     let folder = match options.read(true).custom_flags(flags.bits().cast_signed()).open(path) {
-        Err(error) if error.kind() == ErrorKind::NotADirectory => return refused("it is no folder"),
+        Err(error) if error.kind() == ErrorKind::NotADirectory => return refused("it is not a folder"),
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            return refused("it is another user's, and closed");
+            return refused("it belongs to another user, and is not accessible");
         }
         opened => opened?,
     };
     let facts = folder.metadata()?;
     if facts.uid() != rustix::process::geteuid().as_raw() {
-        return refused("it is another user's");
+        return refused("it belongs to another user");
     }
     if facts.mode() & 0o022 != 0 {
-        return refused("others may write to it");
+        return refused("other users may write to it");
     }
     Ok(folder)
 }
@@ -144,17 +144,17 @@ fn is_level(name: &str) -> bool {
     matches!(name.len(), 1 | 2) && name.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-fn named(name: &str) -> Option<Found> {
+fn named(name: &str) -> Option<ScannedFile> {
     let (digits, is_draft) = match name.strip_suffix(KEPT) {
         Some(digits) => (digits, false),
         None => (name.strip_suffix(DRAFT)?, true),
     };
-    Some(Found { id: FileId::parse(digits)?, is_draft })
+    Some(ScannedFile { id: FileId::parse(digits)?, is_draft })
 }
 
 impl Disk for Folder {
     fn create(&self, id: FileId) -> io::Result<Arc<dyn OpenFile>> {
-        let path = self.place(Found { id, is_draft: true });
+        let path = self.place(ScannedFile { id, is_draft: true });
         let create = || options().create_new(true).open(&path);
         let file = match create() {
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -164,19 +164,19 @@ impl Disk for Folder {
             }
             file => file?,
         };
-        Ok(Arc::new(Kept(file)))
+        Ok(Arc::new(CacheFile(file)))
     }
 
     fn open(&self, id: FileId) -> io::Result<Arc<dyn OpenFile>> {
-        Ok(Arc::new(Kept(options().open(self.place(Found { id, is_draft: false }))?)))
+        Ok(Arc::new(CacheFile(options().open(self.place(ScannedFile { id, is_draft: false }))?)))
     }
 
     fn publish(&self, id: FileId) -> io::Result<()> {
-        let place = |is_draft| self.place(Found { id, is_draft });
+        let place = |is_draft| self.place(ScannedFile { id, is_draft });
         std::fs::rename(place(true), place(false))
     }
 
-    fn remove(&self, found: Found) -> io::Result<()> {
+    fn remove(&self, found: ScannedFile) -> io::Result<()> {
         match std::fs::remove_file(self.place(found)) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
             _ => Ok(()),
@@ -187,7 +187,7 @@ impl Disk for Folder {
         self.parts.len()
     }
 
-    fn list(&self, part: usize) -> io::Result<Vec<Found>> {
+    fn list(&self, part: usize) -> io::Result<Vec<ScannedFile>> {
         let mut found = Vec::new();
         if let Some(folder) = self.parts.get(part) {
             self.find(folder, 1, &mut found)?;
@@ -196,7 +196,7 @@ impl Disk for Folder {
     }
 }
 
-impl OpenFile for Kept {
+impl OpenFile for CacheFile {
     fn read_at(&self, bytes: &mut [u8], at: u64) -> io::Result<usize> {
         let mut read = 0;
         while read < bytes.len() {
@@ -249,10 +249,10 @@ mod tests {
             std::fs::write(path, "x").unwrap();
         }
         let folder = Folder::take(&path, &[1, 2]).unwrap().unwrap();
-        assert_eq!((folder.parts(), folder.list(0).unwrap()), (1, vec![Found { id, is_draft: false }]));
+        assert_eq!((folder.parts(), folder.list(0).unwrap()), (1, vec![ScannedFile { id, is_draft: false }]));
         assert!(other.exists() && !misplaced.exists());
-        folder.remove(Found { id, is_draft: false }).unwrap();
-        folder.remove(Found { id, is_draft: false }).unwrap();
+        folder.remove(ScannedFile { id, is_draft: false }).unwrap();
+        folder.remove(ScannedFile { id, is_draft: false }).unwrap();
         assert_eq!(folder.list(0).unwrap(), []);
         assert_eq!(folder.stamp(), None);
         folder.set_stamp(17).unwrap();
@@ -269,7 +269,7 @@ mod tests {
         drop(folder);
         assert!(Folder::take(&path, &[1]).unwrap().is_some());
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o777)).unwrap();
-        assert!(Folder::take(&path, &[1]).unwrap_err().to_string().contains("others may write"));
+        assert!(Folder::take(&path, &[1]).unwrap_err().to_string().contains("other users may write"));
         let link = dir.path().join("link");
         symlink(dir.path(), &link).unwrap();
         assert!(Folder::take(&link, &[1]).unwrap_err().to_string().contains("no folder"));

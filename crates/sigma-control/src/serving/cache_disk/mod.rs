@@ -104,7 +104,7 @@ impl Disks {
         };
         let thread = std::thread::Builder::new().name("sigma-shelf".to_owned());
         if let Err(error) = thread.spawn(move || keeper.keep(orders)) {
-            tracing::error!(zone, %error, "a zone is kept in memory alone: its thread cannot be started");
+            tracing::error!(zone, %error, "a cache zone uses memory only: cannot start its thread");
         }
         disk_cache
     }
@@ -138,7 +138,7 @@ impl Keeper {
         let (reply, missed) = oneshot::channel();
         let admission = Admission { since: folder.stamp(), reply };
         let missed = self.admissions.blocking_send(admission).ok().and_then(|()| missed.blocking_recv().ok());
-        // Without an answer the process ends.
+        // Without a response the process ends.
         let Some(missed) = missed else { return };
         orders.extend(missed);
         let folder = Arc::new(folder);
@@ -154,14 +154,14 @@ impl Keeper {
             if !is_known && self.disk_cache.is_known() {
                 is_known = true;
                 let (answers, bytes) = (self.disk_cache.entries(), self.disk_cache.bytes());
-                tracing::info!(zone = self.zone, answers, bytes, "the disk of a cache was looked through");
+                tracing::info!(zone = self.zone, answers, bytes, "the scan of a disk cache is complete");
             }
             let is_due = now.abs_diff(stamped) >= STAMP_PERIOD.as_secs();
             if is_due && self.is_in_touch.load(Ordering::Acquire) {
                 stamped = now;
                 let written = stamps.upgrade().map(|folder| folder.set_stamp(now));
                 if let Some(Err(error)) = written {
-                    tracing::debug!(zone = self.zone, %error, "the stamp of a cache's disk stays as it is");
+                    tracing::debug!(zone = self.zone, %error, "cannot update the stamp of a disk cache");
                 }
             }
             std::thread::sleep(Duration::from_millis(pause));
@@ -179,11 +179,11 @@ impl Keeper {
                 Ok(None) => {
                     is_told = true;
                     let path = path.display();
-                    tracing::warn!(zone, %path, "another process has the folder of a cache: it is kept in memory until that one leaves it");
+                    tracing::warn!(zone, %path, "another process uses the folder of a disk cache: the cache uses memory only until that process ends");
                 }
                 Err(error) => {
                     let path = Path::display(path);
-                    tracing::error!(zone, %path, %error, "the folder of a cache cannot be used: it is kept in memory alone");
+                    tracing::error!(zone, %path, %error, "cannot use the folder of a disk cache: the cache uses memory only");
                     return None;
                 }
             }

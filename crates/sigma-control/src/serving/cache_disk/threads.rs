@@ -11,7 +11,7 @@ use sigma_cache::disk_cache::port::{DiskThreads, Job, Trouble};
 /// Threads of one disk: it is hardly faster with more, and a slow one holds up no other.
 const THREADS: usize = 4;
 
-/// Jobs that wait for them. Where there are more, the disk does not keep up, and requests go on without it.
+/// Jobs that wait for them. Where there are more, the disk does not keep up, and requests continue without it.
 const JOBS_MAX: usize = 1_024;
 
 /// The interval of repeated messages about the same problem.
@@ -52,7 +52,7 @@ impl Pool {
             let own = Arc::clone(&pool);
             let thread = std::thread::Builder::new().name("sigma-disk".to_owned());
             if let Err(error) = thread.spawn(move || own.work()) {
-                tracing::error!(zone, %error, "a thread for the disk of a cache cannot be started");
+                tracing::error!(zone, %error, "cannot start a thread for a disk cache");
             }
         }
         pool
@@ -71,7 +71,7 @@ impl Pool {
             drop(queue);
             // Its data is consistent between two of its locks; the thread is still needed.
             if catch_unwind(AssertUnwindSafe(job)).is_err() {
-                tracing::error!(zone = self.zone, "a job with the disk of a cache has panicked");
+                tracing::error!(zone = self.zone, "a task of a disk cache panicked");
             }
             held(&self.queue).busy -= 1;
         }
@@ -127,7 +127,7 @@ impl DiskThreads for Pool {
         let Some(silent) = self.is_due(trouble, Instant::now()) else { return };
         let (zone, what) = (&self.zone, trouble.as_str());
         let error = error.map(tracing::field::display);
-        tracing::warn!(zone, error, not_told = silent, "the disk of a cache: {what}");
+        tracing::warn!(zone, error, not_told = silent, "disk cache: {what}");
     }
 }
 

@@ -59,7 +59,7 @@ impl Connection {
         }
         self.command("STARTTLS", "STARTTLS", &[220]).await?;
         if !self.unread.is_empty() {
-            return Err("the server sent bytes before TLS that belong after it".to_owned());
+            return Err("the server sent extra bytes before TLS began".to_owned());
         }
         let stream = tls.shake(self.stream, host).await.map_err(|error| format!("TLS: {error}"))?;
         Ok(Connection { stream, unread: Vec::new(), lines: Vec::new() })

@@ -44,7 +44,7 @@ pub(super) async fn fetch(shared: &Shared, access: &Secret, key: &str) -> Result
             Some(field) => member_of(&text, field).map_err(|why| why.of(&format!("secret `{name}` in AWS"))),
         };
     }
-    Err(Failure::Refused(format!("AWS has no secret `{key}` in region {}", account.region)))
+    Err(Failure::Refused(format!("AWS has no secret `{key}` in the region {}", account.region)))
 }
 
 fn account(shared: &Shared, access: &Secret) -> Result<Account, Failure> {
@@ -54,7 +54,7 @@ fn account(shared: &Shared, access: &Secret) -> Result<Account, Failure> {
     let region = shared.plain(access, "region", access.region.as_deref().or(Some(DEFAULT_REGION)))?;
     // It becomes part of a host name.
     if region.is_empty() || !region.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
-        return Err(Failure::Refused(format!("`{region}` is no region of AWS")));
+        return Err(Failure::Refused(format!("`{region}` is not an AWS region")));
     }
     let endpoint = match access.endpoint_url.as_deref() {
         Some(endpoint) => address(&shared.plain(access, "endpoint_url", Some(endpoint))?)?,
@@ -100,7 +100,7 @@ async fn value(shared: &Shared, account: &Account, name: &str) -> Result<Option<
     let parsed: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
     if answer.status == 200 {
         let text = parsed["SecretString"].as_str().map(str::to_owned);
-        let reason = || Failure::Refused(format!("secret `{name}` in AWS holds no text"));
+        let reason = || Failure::Refused(format!("secret `{name}` in AWS has no text"));
         return text.map(Some).ok_or_else(reason);
     }
     // `com.amazonaws.secretsmanager#ResourceNotFoundException`, or without the name before `#`.

@@ -8,7 +8,7 @@ use sigma_net::tls::reason::causes;
 
 use super::Failure;
 
-/// Largest answer. AWS allows 64 KiB for a secret, Vault 1 MiB for a request.
+/// Largest response. AWS allows 64 KiB for a secret, Vault 1 MiB for a request.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
 
 /// Whether the certificate of the other side must be valid.
@@ -34,7 +34,7 @@ pub(super) struct Request<'a> {
     pub(super) verify: Verify,
 }
 
-pub(super) struct Answer {
+pub(super) struct SecretResponse {
     pub(super) status: u16,
     pub(super) body: Vec<u8>,
 }
@@ -58,13 +58,15 @@ impl Client {
                 .user_agent(concat!("sigma/", env!("CARGO_PKG_VERSION")))
                 .tls_danger_accept_invalid_certs(trusting)
                 .build()
-                .map_err(|error| Failure::Refused(format!("no TLS on this machine: {}", causes(&error))))
+                .map_err(|error| {
+                    Failure::Refused(format!("cannot use TLS on this machine: {}", causes(&error)))
+                })
         };
         cell.get_or_init(build).as_ref().map_err(Failure::clone)
     }
 
-    /// Sends the request and reads the whole answer. Any status is an answer.
-    pub(super) async fn ask(&self, request: Request<'_>) -> Result<Answer, Failure> {
+    /// Sends the request and reads the whole response. Any status is a response.
+    pub(super) async fn ask(&self, request: Request<'_>) -> Result<SecretResponse, Failure> {
         let client = match request.url.scheme() {
             // There is no certificate, so the ones of this machine need not be read.
             "http" => self.built(Verify::Nothing)?,
@@ -81,12 +83,12 @@ impl Client {
         let mut body = Vec::new();
         while let Some(part) = response.chunk().await.map_err(failed)? {
             if body.len() + part.len() > MAX_ANSWER_BYTES {
-                let reason = format!("`{host}` answered more than {MAX_ANSWER_BYTES} bytes");
+                let reason = format!("the response of `{host}` exceeds {MAX_ANSWER_BYTES} bytes");
                 return Err(Failure::Refused(reason));
             }
             body.extend_from_slice(&part);
         }
-        Ok(Answer { status, body })
+        Ok(SecretResponse { status, body })
     }
 }
 
@@ -105,13 +107,12 @@ pub(super) fn address(text: &str) -> Result<Url, Failure> {
 /// stays within its access.
 pub(super) fn below<'a>(mut base: Url, segments: impl IntoIterator<Item = &'a str>) -> Result<Url, Failure> {
     {
-        let no_path = |()| Failure::Refused("the address can have no path".to_owned());
+        let no_path = |()| Failure::Refused("the address may not have a path".to_owned());
         let mut path = base.path_segments_mut().map_err(no_path)?;
         path.pop_if_empty();
         for segment in segments {
             if segment.is_empty() || segment == "." || segment == ".." {
-                let reason =
-                    "a key may have no empty part, no `.` and no `..` between its slashes".to_owned();
+                let reason = "a key may not contain empty, `.` or `..` segments".to_owned();
                 return Err(Failure::Refused(reason));
             }
             path.push(segment);
@@ -120,16 +121,16 @@ pub(super) fn below<'a>(mut base: Url, segments: impl IntoIterator<Item = &'a st
     Ok(base)
 }
 
-/// An answer that is neither the secret nor known to mean anything special.
+/// A response that is neither the secret nor known to mean anything special.
 pub(super) fn unexpected(what: &str, status: u16) -> Failure {
-    let reason = format!("{what} answered status {status}");
+    let reason = format!("{what} responded with status {status}");
     // Too many requests, and any error of the other side, pass with time.
     if status == 429 || status >= 500 { Failure::Unreachable(reason) } else { Failure::Refused(reason) }
 }
 
 fn failure(host: &str, error: reqwest::Error) -> Failure {
     if error.is_timeout() {
-        return Failure::Unreachable(format!("`{host}` did not answer in time"));
+        return Failure::Unreachable(format!("`{host}` did not respond in time"));
     }
     let refused = error.is_builder();
     // The address may hold a user and a password.

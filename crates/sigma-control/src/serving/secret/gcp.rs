@@ -48,7 +48,7 @@ pub(super) async fn fetch(shared: &Shared, access: &Secret, key: &str) -> Result
         .await?;
     let text = match answer.status {
         200 => payload(&answer.body)
-            .ok_or_else(|| Failure::Refused(format!("secret `{name}` in Google Cloud holds no text")))?,
+            .ok_or_else(|| Failure::Refused(format!("secret `{name}` in Google Cloud has no text")))?,
         404 => return Err(Failure::Refused(format!("Google Cloud has no secret `{name}`"))),
         status => {
             // The token may have been taken back.
@@ -70,7 +70,7 @@ async fn account(shared: &Shared, access: &Secret) -> Result<GcpAccount, Failure
         (None, Some(path)) => from_file(path).await?,
         (None, None) => {
             return Err(Failure::Refused(format!(
-                "secret resource `{}` has neither `auth_config` nor `auth_file`, set one",
+                "secret resource `{}`: set `auth_config` or `auth_file`",
                 access.id
             )));
         }
@@ -91,7 +91,7 @@ async fn from_file(path: &str) -> Result<GcpAccount, Failure> {
         Err(error) => return Err(Failure::Unreachable(format!("`auth_file` {path}: {error}"))),
     };
     // The error of the parser could show a piece of the private key.
-    let reason = || format!("`auth_file` {path} is no key file of a service account");
+    let reason = || format!("`auth_file` {path} is not the key file of a service account");
     serde_json::from_slice(&text).map_err(|_| Failure::Refused(reason()))
 }
 
@@ -122,7 +122,7 @@ async fn token(
     }
     let parsed: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
     let Some(text) = parsed["access_token"].as_str() else {
-        return Err(Failure::Refused("Google Cloud's token service answered no token".to_owned()));
+        return Err(Failure::Refused("Google Cloud's token service returned no token".to_owned()));
     };
     let life = Duration::from_secs(parsed["expires_in"].as_u64().unwrap_or(0).min(CLAIM_SECONDS));
     let token = Token {
@@ -138,7 +138,7 @@ async fn token(
 
 /// The claim of the account, as a JSON Web Token signed with RS256 (RFC 7523 §3).
 fn assertion(account: &GcpAccount, now: SystemTime) -> Result<String, Failure> {
-    let unusable = || Failure::Refused("`private_key` is no RSA key in PEM".to_owned());
+    let unusable = || Failure::Refused("`private_key` is not an RSA key in PEM".to_owned());
     let key =
         PrivateKeyDer::from_pem_slice(account.private_key.reveal().as_bytes()).map_err(|_| unusable())?;
     let pair = match &key {

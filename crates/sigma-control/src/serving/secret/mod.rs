@@ -34,8 +34,8 @@ use client::Client;
 /// Lookups at the same time. Enough to hide the way to a manager, too few to burden it.
 const CONCURRENCY: usize = 16;
 
-/// Limits of the cache: the lifetime and the number of answers, and the time for one. The defaults of the
-/// settings are APISIX's (`lru.secret` in its configuration file).
+/// Limits of the cache: the lifetime and the number of responses, and the time for one. The defaults of the settings
+/// are APISIX's (`lru.secret` in its configuration file).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// How long a secret is kept.
@@ -46,7 +46,7 @@ pub struct Limits {
     pub negative_ttl: Duration,
     /// Failures that are kept.
     pub negative_count: usize,
-    /// Time for one answer of a manager.
+    /// Time for one response of a manager.
     pub timeout: Duration,
 }
 
@@ -100,7 +100,7 @@ struct Shared {
 struct State {
     /// By identity, such as `vault/1`.
     accesses: HashMap<Box<str>, Arc<Secret>>,
-    /// Grows with each change of the accesses; an answer to an older question is not kept.
+    /// Grows with each change of the accesses; a response to an older question is not kept.
     generation: u64,
     known: Cache<String>,
     failed: Cache<Failure>,
@@ -111,9 +111,9 @@ struct State {
 /// Why a lookup gave nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Failure {
-    /// The answer is no: asking again changes nothing.
+    /// The response is no: asking again changes nothing.
     Refused(String),
-    /// There was no answer: asking later may help.
+    /// There was no response: asking later may help.
     Unreachable(String),
 }
 
@@ -185,7 +185,12 @@ impl Secrets {
             None => {}
         });
         for Unresolved { pointer, reference, reason } in &unresolved {
-            tracing::warn!(pointer, reference, reason, "a secret is not known; what needs it is refused");
+            tracing::warn!(
+                pointer,
+                reference,
+                reason,
+                "cannot resolve a secret; the objects that use it are refused"
+            );
         }
         unresolved
     }
@@ -227,8 +232,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `silent` holds the accesses that did not answer during this call: no other reference waits
-    /// for them again.
+    /// `silent` holds the accesses that did not respond during this call: no other reference waits for them again.
     async fn look_up(&self, reference: &str, silent: &Mutex<HashSet<Box<str>>>) -> Result<String, Failure> {
         match SecretRef::parse(reference) {
             Some(SecretRef::Env { name, field }) => self.variable(name, field).and_then(not_empty),
@@ -236,7 +240,7 @@ impl Shared {
                 self.secret(reference, provider, id, key, silent).await
             }
             None => Err(Failure::Refused(
-                "it is no reference: write `$secret://<vault|aws|gcp>/<id>/<key>` or `$env://<name>`"
+                "it is not a reference: write `$secret://<vault|aws|gcp>/<id>/<key>` or `$env://<name>`"
                     .to_owned(),
             )),
         }
@@ -245,7 +249,7 @@ impl Shared {
     /// The text of an environment variable, or of a member of the JSON object in it.
     fn variable(&self, name: &str, field: Option<&str>) -> Result<String, Failure> {
         let Some(text) = (self.environment)(name) else {
-            return Err(Failure::Refused(format!("there is no environment variable `{name}`")));
+            return Err(Failure::Refused(format!("the environment variable `{name}` is not set")));
         };
         match field {
             None => Ok(text),
@@ -266,7 +270,7 @@ impl Shared {
             let mut state = self.state();
             let Some(access) = state.accesses.get(access_id.as_str()).cloned() else {
                 return Err(Failure::Refused(format!(
-                    "there is no secret resource `{access_id}`, create it"
+                    "the secret resource `{access_id}` does not exist: create it"
                 )));
             };
             let now = Instant::now();
@@ -281,7 +285,7 @@ impl Shared {
         };
         let is_silent = silent.lock().unwrap_or_else(PoisonError::into_inner).contains(&access.id);
         let outcome = match is_silent {
-            true => Err(Failure::Unreachable(format!("`{access_id}` did not answer"))),
+            true => Err(Failure::Unreachable(format!("`{access_id}` did not respond"))),
             false => self.fetch(&access, manager, key).await.and_then(not_empty),
         };
         if let Err(Failure::Unreachable(_)) = &outcome {
@@ -322,7 +326,7 @@ impl Shared {
     /// A field of an access, which may itself stand in the environment.
     fn plain(&self, access: &Secret, name: &str, text: Option<&str>) -> Result<String, Failure> {
         let Some(text) = text else {
-            return Err(Failure::Refused(format!("secret resource `{}` has no `{name}`, set it", access.id)));
+            return Err(Failure::Refused(format!("secret resource `{}`: set `{name}`", access.id)));
         };
         match SecretRef::parse(text) {
             Some(SecretRef::Env { name, field }) => self.variable(name, field),
@@ -338,7 +342,7 @@ impl Shared {
 /// An empty secret is refused: a client with an empty field would have it.
 fn not_empty(secret: String) -> Result<String, Failure> {
     if secret.is_empty() {
-        return Err(Failure::Refused("it is empty, which is no secret".to_owned()));
+        return Err(Failure::Refused("the secret is empty".to_owned()));
     }
     Ok(secret)
 }
@@ -347,11 +351,7 @@ fn not_empty(secret: String) -> Result<String, Failure> {
 fn choose(reference: &str, failure: Failure, stale: Option<String>) -> Result<String, Failure> {
     match (failure, stale) {
         (Failure::Unreachable(reason), Some(secret)) => {
-            tracing::warn!(
-                reference,
-                reason,
-                "a secret cannot be looked up again, its last value stays in use"
-            );
+            tracing::warn!(reference, reason, "cannot read a secret again; its last value stays in use");
             Ok(secret)
         }
         (failure, _) => Err(failure),
@@ -368,9 +368,9 @@ enum NoMember {
 impl NoMember {
     fn of(self, what: &str) -> Failure {
         Failure::Refused(match self {
-            NoMember::NotJson => format!("{what} holds no JSON object"),
+            NoMember::NotJson => format!("{what} is not a JSON object"),
             NoMember::Absent(name) => format!("{what} has no member `{name}`"),
-            NoMember::NoText(name) => format!("member `{name}` of {what} is neither a text nor a number"),
+            NoMember::NoText(name) => format!("member `{name}` of {what} is not a string or a number"),
         })
     }
 }

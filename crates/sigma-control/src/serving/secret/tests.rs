@@ -101,11 +101,11 @@ async fn environment() {
     check(&secrets, "$Env://JSON/port", Ok("5432")).await;
     check(&secrets, "$env://LOOP", Ok("$env://LOOP")).await;
     check(&secrets, "$env://NONE", Err("no environment variable `NONE`")).await;
-    check(&secrets, "$env://JSON/list", Err("neither a text nor a number")).await;
+    check(&secrets, "$env://JSON/list", Err("not a string or a number")).await;
     check(&secrets, "$env://JSON/none", Err("variable `JSON` has no member `none`")).await;
-    check(&secrets, "$env://PLAIN/a", Err("variable `PLAIN` holds no JSON object")).await;
-    check(&secrets, "$env://", Err("it is no reference")).await;
-    check(&secrets, "$secret://other/1/a", Err("it is no reference")).await;
+    check(&secrets, "$env://PLAIN/a", Err("variable `PLAIN` is not a JSON object")).await;
+    check(&secrets, "$env://", Err("it is not a reference")).await;
+    check(&secrets, "$secret://other/1/a", Err("it is not a reference")).await;
     check(&secrets, "$secret://vault/1/a/b", Err("no secret resource `vault/1`")).await;
 }
 
@@ -169,7 +169,7 @@ async fn vault_is_asked_with_its_token() {
     check(&secrets, "$secret://vault/1/jack/a b?/key", Ok("escaped")).await;
     check(&secrets, "$secret://vault/2/jack/key", Ok("second")).await;
     check(&secrets, "$secret://vault/1/jack/login/none", Err("no member `none`")).await;
-    check(&secrets, "$secret://vault/1/jack/login/list", Err("neither a text nor a number")).await;
+    check(&secrets, "$secret://vault/1/jack/login/list", Err("not a string or a number")).await;
     check(&secrets, "$secret://vault/1/joe/key", Err("nothing at `kv/apisix/joe`")).await;
     check(&secrets, "$secret://vault/3/jack/login/key", Err("does not let the token of `vault/3`")).await;
     check(&secrets, "$secret://vault/4/jack/login/key", Err("only `$env://` is possible")).await;
@@ -178,7 +178,7 @@ async fn vault_is_asked_with_its_token() {
     check(&secrets, "$secret://vault/1/key", Err("needs a path and a name")).await;
     check(&secrets, "$secret://vault/1/../jack/login/key", Err("no `..`")).await;
     check(&secrets, "$secret://vault/1/jack//login/key", Err("no empty part")).await;
-    check(&secrets, "$secret://vault/1/moved/x/key", Err("answered status 307")).await;
+    check(&secrets, "$secret://vault/1/moved/x/key", Err("responded with status 307")).await;
     check(&secrets, "$secret://vault/1/huge/x/key", Err("more than 1048576 bytes")).await;
 }
 
@@ -198,7 +198,7 @@ async fn a_vault_that_is_silent_costs_one_timeout() {
     let deadline = Duration::from_secs(10);
     let unresolved = tokio::time::timeout(deadline, secrets.resolve(&mut value)).await.unwrap();
     assert_eq!(unresolved.len(), 200);
-    assert!(unresolved.iter().any(|item| item.reason.contains("did not answer in time")));
+    assert!(unresolved.iter().any(|item| item.reason.contains("did not respond in time")));
     assert!(asked.load(Ordering::Relaxed) <= 2 * CONCURRENCY, "the others are not asked for");
     assert_eq!(value, json!(references));
 }
@@ -272,14 +272,14 @@ async fn answers_grow_old() {
     // A failure of Vault does not drop its last value.
     vault.answer(503);
     check(&secrets, REFERENCE, Ok("answer 2")).await;
-    check(&secrets, "$secret://vault/1/b/key", Err("answered status 503")).await;
+    check(&secrets, "$secret://vault/1/b/key", Err("responded with status 503")).await;
     vault.answer(200);
     check(&secrets, REFERENCE, Ok("answer 5")).await;
     // But a refusal counts.
     vault.answer(403);
-    check(&secrets, REFERENCE, Err("does not let the token")).await;
+    check(&secrets, REFERENCE, Err("does not allow the token")).await;
     vault.answer(503);
-    check(&secrets, REFERENCE, Err("answered status 503")).await;
+    check(&secrets, REFERENCE, Err("responded with status 503")).await;
 }
 
 #[tokio::test]
@@ -349,10 +349,10 @@ async fn aws_is_asked_with_a_signature() {
     check(&secrets, "$secret://aws/1/binary", Err("holds no text")).await;
     check(&secrets, "$secret://aws/1/locked", Err("DecryptionFailure")).await;
     check(&secrets, "$secret://aws/1/slow", Err("limits the rate")).await;
-    check(&secrets, "$secret://aws/1/broken", Err("answered status 500")).await;
+    check(&secrets, "$secret://aws/1/broken", Err("responded with status 500")).await;
     check(&secrets, "$secret://aws/1/1/2/3/4/5/6/7/8/9", Err("more than 8 parts")).await;
     check(&secrets, "$secret://aws/2/a", Err("InvalidSignatureException")).await;
-    check(&secrets, "$secret://aws/3/a", Err("is no region")).await;
+    check(&secrets, "$secret://aws/3/a", Err("is not a region")).await;
 }
 
 /// An RSA key in PEM, and its public half.
@@ -442,11 +442,11 @@ async fn google_cloud_is_asked_with_a_bought_token() {
     check(&secrets, "$secret://gcp/1/none", Err("has no secret `none`")).await;
     assert_eq!(tokens.load(Ordering::SeqCst), 1, "a token serves many requests");
     check(&secrets, "$secret://gcp/2/login/user", Ok("jack")).await;
-    check(&secrets, "$secret://gcp/3/login", Err("token service answered status 401")).await;
-    check(&secrets, "$secret://gcp/4/login", Err("`private_key` is no RSA key")).await;
+    check(&secrets, "$secret://gcp/3/login", Err("token service responded with status 401")).await;
+    check(&secrets, "$secret://gcp/4/login", Err("`private_key` is not an RSA key")).await;
     check(&secrets, "$secret://gcp/5/login", Err("`auth_file` /nonexistent: ")).await;
-    check(&secrets, "$secret://gcp/6/login", Err("is no key file of a service account")).await;
-    check(&secrets, "$secret://gcp/7/login", Err("neither `auth_config` nor `auth_file`")).await;
+    check(&secrets, "$secret://gcp/6/login", Err("is not the key file of a service account")).await;
+    check(&secrets, "$secret://gcp/7/login", Err("set `auth_config` or `auth_file`")).await;
 }
 
 #[tokio::test]

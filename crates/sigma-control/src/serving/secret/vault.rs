@@ -1,5 +1,5 @@
-//! HashiCorp Vault: `GET <uri>/v1/<prefix>/<path>` with a token; the last part of a key names the
-//! member of the answer. Both versions of the KV engine are read.
+//! HashiCorp Vault: `GET <uri>/v1/<prefix>/<path>` with a token; the last part of a key names the member of the
+//! response. Both versions of the KV engine are read.
 
 use reqwest::Method;
 use serde_json::Value;
@@ -35,7 +35,7 @@ pub(super) async fn fetch(shared: &Shared, access: &Secret, key: &str) -> Result
     match answer.status {
         200 => member(&answer.body, name),
         404 => Err(Failure::Refused(format!("Vault has nothing at `{prefix}/{path}`"))),
-        403 => Err(Failure::Refused(format!("Vault does not let the token of `{}` read it", access.id))),
+        403 => Err(Failure::Refused(format!("Vault does not allow the token of `{}` to read it", access.id))),
         status => Err(unexpected("Vault", status)),
     }
 }
@@ -43,13 +43,13 @@ pub(super) async fn fetch(shared: &Shared, access: &Secret, key: &str) -> Result
 /// Version 1 of the KV engine answers `.data.<name>`, version 2 `.data.data.<name>`.
 fn member(body: &[u8], name: &str) -> Result<String, Failure> {
     let Ok(answer) = serde_json::from_slice::<Value>(body) else {
-        return Err(Failure::Refused("Vault's answer is no JSON".to_owned()));
+        return Err(Failure::Refused("the response of Vault is not JSON".to_owned()));
     };
     let data = &answer["data"];
     let versioned = if data["metadata"].is_object() { data["data"].get(name) } else { None };
     match versioned.or_else(|| data.get(name)) {
         Some(value) => text_of(value)
-            .ok_or_else(|| Failure::Refused(format!("`{name}` in Vault is neither a text nor a number"))),
+            .ok_or_else(|| Failure::Refused(format!("`{name}` in Vault is not a string or a number"))),
         None => Err(Failure::Refused(format!("Vault's secret has no member `{name}`"))),
     }
 }

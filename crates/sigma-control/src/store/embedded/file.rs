@@ -104,8 +104,9 @@ impl StoreFile {
         let layout = number(LAYOUT)?;
         if layout != LAYOUT_HERE {
             let path = self.path.display();
-            let text =
-                format!("{path} has layout {layout}, this build reads {LAYOUT_HERE}; start the newer build");
+            let text = format!(
+                "{path} has format version {layout}, but this build reads {LAYOUT_HERE}; run the newer version"
+            );
             return Ok(Err(StoreError::Corrupt(text)));
         }
         everything.revision = number(REVISION)?;
@@ -119,7 +120,7 @@ impl StoreFile {
         Ok(Ok(everything))
     }
 
-    /// Writes what changed (None is gone) and the revision; on disk for good when it returns.
+    /// Writes what changed (None is gone) and the revision; on disk permanently when it returns.
     pub(super) fn write(
         &self,
         revision: u64,
@@ -214,7 +215,7 @@ fn open_regular(path: &Path) -> io::Result<File> {
 fn warn_of_strangers(dir: &Path) {
     if std::fs::metadata(dir).is_ok_and(|found| found.mode() & 0o002 != 0) {
         let dir = dir.display();
-        tracing::warn!(%dir, "everybody on this machine can write where the store is; run `chmod o-w` on it");
+        tracing::warn!(%dir, "every user of this machine can write to the folder of the store; run `chmod o-w` on it");
     }
 }
 
@@ -223,13 +224,12 @@ fn unavailable(place: &Path, error: &io::Error) -> StoreError {
         ErrorKind::AlreadyExists | ErrorKind::NotADirectory => "it is not a directory".to_owned(),
         _ => error.to_string(),
     };
-    StoreError::Unavailable(format!("{}: {reason}; name another place in `store.path`", place.display()))
+    StoreError::Unavailable(format!("{}: {reason}; set another path in `store.path`", place.display()))
 }
 
 fn empty(path: &Path) -> StoreError {
     StoreError::Corrupt(format!(
-        "{} is empty, which a store never is: its content is lost; restore it from a backup, or remove it to start \
-         with an empty store",
+        "{} is empty, so the content of the store is lost; restore it from a backup, or remove it to start with an empty store",
         path.display()
     ))
 }
@@ -239,7 +239,7 @@ fn refused(path: &Path, error: DatabaseError) -> StoreError {
     match error {
         DatabaseError::DatabaseAlreadyOpen | DatabaseError::LockProtocolMismatch => {
             StoreError::Unavailable(format!(
-                "{shown} is open in another process; stop that one, or name another place in `store.path`"
+                "{shown} is open in another process; stop that process, or set another path in `store.path`"
             ))
         }
         DatabaseError::Storage(StorageError::Io(error)) if error.kind() != ErrorKind::InvalidData => {

@@ -60,8 +60,8 @@ impl Shared {
 }
 
 impl Embedded {
-    /// Opens the store in `dir`; makes both if they do not exist (modes 0600 and 0700). Records
-    /// whose time to live ended meanwhile are deleted, as a change of its own. Blocks on the disk.
+    /// Opens the store in `dir`; makes both if they do not exist (modes 0600 and 0700). Records whose time to live
+    /// ended meanwhile are deleted, as its own change. Blocks on the disk.
     pub fn open(dir: &Path) -> Result<Embedded, StoreError> {
         let (opened, result) = mpsc::channel();
         let (orders, waiting) = mpsc::channel();
@@ -79,10 +79,11 @@ impl Embedded {
             }
         };
         let writer = std::thread::Builder::new().name("sigma-store".into()).spawn(run).map_err(|error| {
-            StoreError::Unavailable(format!("the store's thread does not start: {error}"))
+            StoreError::Unavailable(format!("cannot start the thread of the store: {error}"))
         })?;
         // The thread ends without a word when reading a damaged file panics.
-        let shared = result.recv().unwrap_or_else(|_| Err(file::damaged(dir, "it breaks its own format")))?;
+        let shared =
+            result.recv().unwrap_or_else(|_| Err(file::damaged(dir, "its content violates its format")))?;
         Ok(Embedded { shared, orders: Some(orders), writer: Some(writer) })
     }
 
@@ -141,7 +142,7 @@ impl Store for Embedded {
     }
 
     fn next_id(&self) -> Pending<'_, u64> {
-        // A revision of its own, kept on disk like any other, so that none is handed out again.
+        // Its own revision, kept on disk like any other, so that none is handed out again.
         Box::pin(self.write(Transaction::default()))
     }
 
@@ -176,7 +177,7 @@ mod tests {
         Transaction { conditions: vec![], writes: vec![write] }
     }
 
-    /// One process opens the file while the other still answers; if it ends, the first goes on.
+    /// One process opens the file while the other still answers; if it ends, the first continues.
     #[tokio::test]
     async fn the_file_passes_to_another_process_and_back() {
         let dir = tempfile::tempdir().unwrap();
@@ -253,7 +254,7 @@ mod tests {
         drop(open);
         let file = dir.path().join("store.redb");
         let whole = std::fs::read(&file).unwrap();
-        std::fs::write(&file, "this is no database, but it is long enough to be taken for one").unwrap();
+        std::fs::write(&file, "this is not a database, but it is long enough to be taken for one").unwrap();
         check(dir.path(), &["store.redb is damaged", "move it away"]);
         std::fs::write(&file, &whole[..whole.len() / 2]).unwrap();
         check(dir.path(), &["store.redb is damaged", "move it away"]);

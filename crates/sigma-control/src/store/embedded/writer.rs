@@ -297,7 +297,7 @@ impl Writer {
     }
 
     fn lose(&mut self, error: &StoreError) {
-        tracing::error!(%error, "the store cannot be written");
+        tracing::error!(%error, "cannot write the store");
         self.file = None;
         self.shared.write().lost.get_or_insert_with(|| (SystemTime::now(), error.to_string()));
     }
@@ -336,7 +336,7 @@ impl Writer {
         if changed.is_empty() && found.revision == state.revision {
             return Ok(());
         }
-        tracing::warn!(records = changed.len(), "a write that was refused is taken out of the store");
+        tracing::warn!(records = changed.len(), "a refused write is removed from the store");
         file.write(state.revision, &changed)
     }
 

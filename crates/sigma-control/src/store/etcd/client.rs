@@ -28,8 +28,8 @@ use super::messages::{
     WatchRequest, WatchResponse,
 };
 
-/// HTTP/2 pings on a quiet connection, and how long the answer may take. etcd closes connections
-/// that ping more than every 5 seconds.
+/// HTTP/2 pings on a quiet connection, and how long the response may take. etcd closes connections that ping more than
+/// every 5 seconds.
 const PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
 
 /// A connection to a member. Clones share it.
@@ -40,7 +40,7 @@ pub(super) struct Client {
     token: Arc<Mutex<Option<AsciiMetadataValue>>>,
 }
 
-/// A watch that goes on until it is dropped.
+/// A watch that continues until it is dropped.
 pub(super) struct Watching {
     requests: mpsc::Sender<WatchRequest>,
     responses: Streaming<WatchResponse>,
@@ -69,7 +69,7 @@ impl Client {
 
     /// Sends a request. One that is refused because the token has run out is sent once more with a
     /// new one.
-    pub(super) async fn call<R: Request>(&self, request: &R) -> Result<R::Answer, Status> {
+    pub(super) async fn call<R: Request>(&self, request: &R) -> Result<R::Reply, Status> {
         let token = self.token(None).await?;
         match self.send(request.clone(), token.as_ref()).await {
             Err(status) if self.outdated(&status) => {
@@ -92,8 +92,8 @@ impl Client {
         }
     }
 
-    /// The token of the user, if there is one. `stale` has been refused: of those who come with the
-    /// same one, the first asks for another.
+    /// The token of the user, if there is one. `stale` has been refused: of those who come with the same one, the
+    /// first requests another.
     async fn token(&self, stale: Option<AsciiMetadataValue>) -> Result<Option<AsciiMetadataValue>, Status> {
         let Some(user) = &self.user else { return Ok(None) };
         let mut token = self.token.lock().await;
@@ -101,7 +101,7 @@ impl Client {
             let (name, password) = (**user).clone();
             let answer = self.send(AuthenticateRequest { name, password }, None).await?;
             let mut new = AsciiMetadataValue::from_str(&answer.token)
-                .map_err(|_| Status::internal("etcd's token cannot be sent"))?;
+                .map_err(|_| Status::internal("etcd's token is invalid"))?;
             new.set_sensitive(true);
             *token = Some(new);
         }
@@ -116,7 +116,7 @@ impl Client {
         &self,
         request: R,
         token: Option<&AsciiMetadataValue>,
-    ) -> Result<R::Answer, Status> {
+    ) -> Result<R::Reply, Status> {
         let mut grpc = self.ready().await?;
         let path = PathAndQuery::from_static(R::PATH);
         Ok(grpc.unary(marked(request, token), path, ProstCodec::default()).await?.into_inner())
@@ -131,7 +131,7 @@ impl Client {
         // under way.
         let (requests, sent) = mpsc::channel(2);
         let first = requests.try_send(WatchOrder::Create(create).into());
-        first.map_err(|_| Status::internal("the watch ended before it began"))?;
+        first.map_err(|_| Status::internal("etcd refused the watch"))?;
         let mut grpc = self.ready().await?;
         let path = PathAndQuery::from_static(WATCH_PATH);
         let request = marked(ReceiverStream::new(sent), token);
@@ -149,12 +149,12 @@ impl Client {
 }
 
 impl Watching {
-    /// The next answer; None at the end.
+    /// The next response; None at the end.
     pub(super) async fn message(&mut self) -> Result<Option<WatchResponse>, Status> {
         self.responses.message().await
     }
 
-    /// Asks for a sign of life.
+    /// Requests a sign of life.
     pub(super) async fn request_progress(&self) -> Result<(), Status> {
         let order = WatchOrder::Progress(WatchProgressRequest {});
         let sent = self.requests.send(order.into()).await;

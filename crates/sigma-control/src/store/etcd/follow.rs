@@ -21,8 +21,8 @@ use crate::store::{Change, Event, StoreError, WATCH_QUEUE, Watch};
 /// Pauses between attempts to reach etcd double from the first to the second.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(32));
 
-/// The longest pause before everything is read again from a member that answers: gateways that lost
-/// etcd together do not all read at the same moment.
+/// The longest pause before everything is read again from a member that responds: gateways that lost etcd together do
+/// not all read at the same moment.
 const SPREAD: Duration = Duration::from_millis(500);
 
 /// Starts a task that follows etcd from after `revision` until the watch is dropped.
@@ -116,7 +116,7 @@ impl Follower {
         if std::mem::replace(&mut self.lost, true) {
             return Ok(());
         }
-        tracing::warn!(%error, "etcd is lost; the last configuration stays in force");
+        tracing::warn!(%error, "etcd is unreachable; the last configuration stays in force");
         self.tell(Event::Lost(error.to_string())).await
     }
 
@@ -164,7 +164,7 @@ impl Follower {
         if !std::mem::replace(&mut self.lost, false) {
             return Ok(());
         }
-        tracing::warn!(revision, "etcd is back");
+        tracing::warn!(revision, "etcd is reachable again");
         self.tell(Event::Regained { revision }).await
     }
 
@@ -231,7 +231,7 @@ impl Follower {
                     known,
                     etcd,
                     revision = self.at,
-                    "the keys in etcd are not those that are known"
+                    "the keys in etcd differ from the known keys"
                 );
                 Err(Ended::Behind)
             }
@@ -256,8 +256,8 @@ impl Follower {
         } else {
             self.proven = true;
         }
-        // An answer without events says how far etcd is, but up to 3.5.7 it may overtake events
-        // that are still to come: only an event moves the revision.
+        // A response without events says how far etcd is, but up to 3.5.7 it may overtake events that are still to
+        // come: only an event moves the revision.
         let etcd = Arc::clone(&self.etcd);
         let (mut revision, mut changes) = (self.at, Vec::new());
         for event in response.events {

@@ -19,10 +19,10 @@ use crate::store::StoreError;
 /// Longest time to find out whether a member answers.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// After all members failed, callers within this time get the same answer.
+/// After all members failed, callers within this time get the same response.
 const FAILURE_LASTS: Duration = Duration::from_millis(500);
 
-/// Whether a request may be sent a second time when the answer to the first did not come.
+/// Whether a request may be sent a second time when the response to the first did not come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Repeat {
     /// Twice has the effect of once.
@@ -70,7 +70,7 @@ impl Link {
         &self.options
     }
 
-    /// The connection in use, or a new one to the first member that answers.
+    /// The connection in use, or a new one to the first member that responds.
     pub(super) async fn connection(&self) -> Result<Connection, StoreError> {
         let mut active = self.active.lock().await;
         if let Some(connection) = &active.connection {
@@ -98,7 +98,7 @@ impl Link {
                 Err(reason) => reasons.push(format!("{endpoint}: {reason}")),
             }
         }
-        let error = StoreError::Unavailable(format!("etcd cannot be used: {}", reasons.join("; ")));
+        let error = StoreError::Unavailable(format!("cannot use etcd: {}", reasons.join("; ")));
         active.failed = Some((Instant::now(), error.clone()));
         self.lost(&error);
         Err(error)
@@ -113,18 +113,14 @@ impl Link {
         }
     }
 
-    /// Sends a request; passes on to the next member when one fails.
-    pub(super) async fn call<R: Request>(
-        &self,
-        repeat: Repeat,
-        request: &R,
-    ) -> Result<R::Answer, StoreError> {
+    /// Sends a request; forwards to the next member when one fails.
+    pub(super) async fn call<R: Request>(&self, repeat: Repeat, request: &R) -> Result<R::Reply, StoreError> {
         let (answer, _) = self.through(repeat, |client| async move { client.call(request).await }).await?;
         Ok(answer)
     }
 
-    /// Does what takes one member, or several requests to the same; passes on to the next member
-    /// when one fails. Returns the number of the connection as well.
+    /// Does what takes one member, or several requests to the same; forwards to the next member when one fails.
+    /// Returns the number of the connection as well.
     pub(super) async fn through<T, F, Fut>(&self, repeat: Repeat, ask: F) -> Result<(T, u64), StoreError>
     where
         F: Fn(Client) -> Fut,
@@ -160,7 +156,7 @@ impl Link {
             Ok(client)
         };
         let outcome = tokio::time::timeout(limit, attempt).await;
-        outcome.unwrap_or_else(|_| Err(format!("no answer within {limit:?}")))
+        outcome.unwrap_or_else(|_| Err(format!("no response within {limit:?}")))
     }
 
     /// A read that needs a quorum and brings next to nothing.
@@ -198,7 +194,7 @@ impl Link {
     }
 }
 
-/// The revision in the header of an answer. etcd always sends one; without it nothing is known.
+/// The revision in the header of a response. etcd always sends one; without it nothing is known.
 pub(super) fn revision(header: Option<&ResponseHeader>) -> u64 {
     header.map_or(0, |header| unsigned(header.revision))
 }
@@ -253,7 +249,7 @@ pub(super) fn explain(refusal: &Refusal) -> String {
         return format!("{message}; write less at once, or raise etcd's --max-txn-ops");
     }
     if message.contains("Timeout expired") {
-        return "no answer in time".to_owned();
+        return "no response in time".to_owned();
     }
     match refusal.source().map(innermost) {
         Some(inner) if !message.contains(&inner) => format!("{message}: {inner}"),

@@ -1,15 +1,15 @@
 //! The messages of etcd's API, version 3, that the gateway sends and reads.
 //!
-//! They are written by hand after etcd's `rpc.proto` and `kv.proto`, so that no build needs a compiler of
-//! Protocol Buffers. Only the used parts are here: a field that is missing from a request has its default,
-//! one that is missing from an answer is skipped when it is read. The tags are etcd's and never change.
+//! They are written by hand after etcd's `rpc.proto` and `kv.proto`, so that no build needs a compiler of Protocol
+//! Buffers. Only the used parts are here: a field that is missing from a request has its default, one that is missing
+//! from a response is skipped when it is read. The tags are etcd's and never change.
 
-/// A request with one answer.
+/// A request with one response.
 pub(super) trait Request: prost::Message + Clone + 'static {
     /// The path of the method.
     const PATH: &'static str;
     /// What comes back.
-    type Answer: prost::Message + Default + 'static;
+    type Reply: prost::Message + Default + 'static;
 }
 
 /// Tells etcd's methods apart; the first word is the request.
@@ -17,7 +17,7 @@ macro_rules! methods {
     ($($request:ident => $answer:ident at $path:literal;)*) => {
         $(impl Request for $request {
             const PATH: &'static str = $path;
-            type Answer = $answer;
+            type Reply = $answer;
         })*
     };
 }
@@ -69,7 +69,7 @@ pub(super) struct RangeRequest {
     /// The first key after the range; empty for the one key alone.
     #[prost(bytes = "vec", tag = "2")]
     pub(super) range_end: Vec<u8>,
-    /// Keys in the answer at most; 0 for all.
+    /// Keys in the response at most; 0 for all.
     #[prost(int64, tag = "3")]
     pub(super) limit: i64,
     /// Reads the state at this revision; 0 for now.
@@ -100,7 +100,7 @@ pub(super) struct PutRequest {
     /// 0 for none.
     #[prost(int64, tag = "3")]
     pub(super) lease: i64,
-    /// The answer has the former values.
+    /// The response has the former values.
     #[prost(bool, tag = "4")]
     pub(super) prev_kv: bool,
 }
@@ -251,7 +251,7 @@ pub(super) struct StatusRequest {}
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct StatusResponse {
-    /// Of the member that answers.
+    /// Of the member that responds.
     #[prost(string, tag = "2")]
     pub(super) version: String,
 }
@@ -260,7 +260,7 @@ pub(super) struct StatusResponse {
 pub(super) struct LeaseTimeToLiveRequest {
     #[prost(int64, tag = "1")]
     pub(super) id: i64,
-    /// The answer brings the keys that are bound to it.
+    /// The response brings the keys that are bound to it.
     #[prost(bool, tag = "2")]
     pub(super) keys: bool,
 }
@@ -295,7 +295,7 @@ pub(super) struct WatchRequest {
 pub(super) enum WatchOrder {
     #[prost(message, tag = "1")]
     Create(WatchCreateRequest),
-    /// Asks for a sign of life.
+    /// Requests a sign of life.
     #[prost(message, tag = "3")]
     Progress(WatchProgressRequest),
 }
@@ -324,13 +324,13 @@ pub(super) struct WatchProgressRequest {}
 pub(super) struct WatchResponse {
     #[prost(message, optional, tag = "1")]
     pub(super) header: Option<ResponseHeader>,
-    /// The first answer.
+    /// The first response.
     #[prost(bool, tag = "3")]
     pub(super) created: bool,
-    /// The last answer.
+    /// The last response.
     #[prost(bool, tag = "4")]
     pub(super) canceled: bool,
-    /// Where changes up to this revision are forgotten and were asked for; 0 otherwise.
+    /// Where changes up to this revision are forgotten and were requested; 0 otherwise.
     #[prost(int64, tag = "5")]
     pub(super) compact_revision: i64,
     #[prost(string, tag = "6")]

@@ -79,7 +79,7 @@ pub struct EtcdOptions {
     pub tls: EtcdTls,
     /// Longest time for one request.
     pub timeout: Duration,
-    /// A watch that is silent for this long is given up; half-way etcd is asked for a sign of life.
+    /// A watch that is silent for this long is given up; half-way etcd gets a ping.
     pub watch_timeout: Duration,
     /// Pause after etcd has refused, e.g. the password; up to half of it is added at random.
     pub resync_delay: Duration,
@@ -128,7 +128,7 @@ impl Etcd {
     /// Nothing is sent before the first use; etcd need not be there.
     pub fn new(options: EtcdOptions) -> Result<Etcd, StoreError> {
         if options.endpoints.is_empty() {
-            return Err(StoreError::Unavailable("no etcd is named; name one in `store.endpoints`".into()));
+            return Err(StoreError::Unavailable("no etcd address; set `store.endpoints`".into()));
         }
         Ok(Etcd { link: Link::new(options), prepared: AtomicBool::new(false), loaded: Mutex::default() })
     }
@@ -150,7 +150,7 @@ impl Etcd {
         match self.options().access {
             Access::ReadWrite => Ok(()),
             Access::ReadOnly => Err(StoreError::Unavailable(
-                "this gateway only reads its store; write through another, or set `store.access: read_write`"
+                "this gateway only reads its store; write through another gateway, or set `store.access: read_write`"
                     .into(),
             )),
         }
@@ -167,7 +167,7 @@ impl Etcd {
         let placeholders = DIRECTORIES.iter().map(|directory| self.full_key(&format!("{directory}/")));
         let request = transaction::placeholders(placeholders);
         if let Err(error) = self.link.call(Repeat::Safe, &request).await {
-            tracing::warn!(%error, "the placeholders that APISIX looks for were not written to etcd");
+            tracing::warn!(%error, "cannot write the placeholder keys of APISIX to etcd");
         }
     }
 

@@ -36,7 +36,7 @@ pub(super) async fn commit(link: &Link, transaction: Transaction) -> Result<u64,
             Err(error) if done == 0 => return Err(error),
             Err(error) => {
                 return Err(StoreError::Unavailable(format!(
-                    "{done} of {total} writes were carried out, then: {error}; write the whole again"
+                    "{done} of {total} writes were done, then: {error}; repeat the whole write"
                 )));
             }
         };
@@ -204,7 +204,7 @@ fn replaced_leases(response: &TxnResponse) -> BTreeSet<i64> {
 async fn revoke(link: &Link, leases: impl Iterator<Item = i64>) {
     for lease in leases {
         if let Err(error) = link.call(Repeat::Safe, &LeaseRevokeRequest { id: lease }).await {
-            tracing::debug!(%error, lease, "a lease is left to end by itself");
+            tracing::debug!(%error, lease, "cannot revoke a lease; it expires by itself");
         }
     }
 }

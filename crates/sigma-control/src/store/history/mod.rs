@@ -1,9 +1,9 @@
 //! The history of the configuration: every change with its author, its result here, and how objects were before.
 //!
-//! It only watches: the maker of a change reports it and continues. A thread of its own writes to a file of
-//! its own, `history.redb` next to the store; on an etcd each node keeps its own observations. Missed
-//! changes, because the process was killed between a write and its version or because the disk is slow, are
-//! found by comparing the present with the known state, and recorded as changes by an unknown author.
+//! It only watches: the maker of a change reports it and continues. Its own thread writes to its own file,
+//! `history.redb` next to the store; on an etcd each node keeps its own observations. Missed changes, because the
+//! process was killed between a write and its version or because the disk is slow, are found by comparing the present
+//! with the known state, and recorded as changes by an unknown author.
 //!
 //! Values are kept as the store has them, with their secrets encrypted.
 
@@ -59,7 +59,7 @@ impl From<&sigma_config::history::History> for Limits {
     }
 }
 
-/// How much an answer may hold.
+/// How much a response may hold.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DifferenceLimits {
     /// Objects.
@@ -240,7 +240,7 @@ impl History {
         let unavailable = || {
             let problem = self.shared.problem.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let reason = problem.unwrap_or_else(|| "it is busy; repeat the call".to_owned());
-            StoreError::Unavailable(format!("the history cannot be read: {reason}"))
+            StoreError::Unavailable(format!("cannot read the history: {reason}"))
         };
         if asked.is_err() {
             return Err(unavailable());
@@ -248,7 +248,7 @@ impl History {
         match tokio::time::timeout(ANSWER_TIMEOUT, answer).await {
             Ok(Ok(Ok(answer))) => Ok(answer),
             Ok(Ok(Err(error))) => {
-                Err(StoreError::Unavailable(format!("the history cannot be read: {error}; check the disk")))
+                Err(StoreError::Unavailable(format!("cannot read the history: {error}; check the disk")))
             }
             Ok(Err(_)) | Err(_) => Err(unavailable()),
         }
@@ -266,7 +266,7 @@ impl History {
         };
         if sent.is_err() {
             self.shared.queued.fetch_sub(bytes, Ordering::AcqRel);
-            self.shared.miss("the history cannot follow, some authors of changes are lost to it");
+            self.shared.miss("the history is too slow; it lacks the authors of some changes");
         }
     }
 }

@@ -115,7 +115,7 @@ impl Recorder {
                 Ok(()) => self.has_complained = false,
                 Err(error) => {
                     if !std::mem::replace(&mut self.has_complained, true) {
-                        tracing::error!(%error, "the history cannot be written, changes come into force without it");
+                        tracing::error!(%error, "cannot write the history; changes come into force without a version");
                     }
                     self.shared.has_missed.store(true, Ordering::Release);
                 }
@@ -145,7 +145,7 @@ impl Recorder {
                         continue;
                     }
                     Some(Err(error)) => {
-                        (format!("it is damaged ({reason}), and stays: {error}"), FAILED_PAUSE)
+                        (format!("cannot remove the damaged key ({reason}): {error}"), FAILED_PAUSE)
                     }
                     None => (reason, FAILED_PAUSE),
                 },
@@ -154,7 +154,7 @@ impl Recorder {
             let place = path.unwrap_or(Path::new("memory")).display();
             let text = format!("{place}: {reason}");
             if pause == FAILED_PAUSE && told.as_ref() != Some(&text) {
-                tracing::error!("no history is kept: {text}; name another folder in `history.path`");
+                tracing::error!("the history is off: {text}; set another folder in `history.path`");
             }
             self.set_problem(Some(text.clone()));
             told = Some(text);
@@ -200,7 +200,7 @@ impl Recorder {
         let items = file.differences(items, |key| !key.starts_with(SETTINGS))?;
         let by = if self.place.others == By::Etcd { By::Etcd } else { By::Unknown };
         let draft = Draft {
-            note: Some("found by comparison: it was changed while this gateway did not follow".to_owned()),
+            note: Some("found by comparison: changed while this gateway did not watch the store".to_owned()),
             ..draft(Author::of(by), revision, Outcome::of(State::Pending))
         };
         self.write(file, &items, draft)
@@ -215,7 +215,7 @@ impl Recorder {
         items: &[Item],
     ) -> Result<(), redb::Error> {
         let objects = items.iter().filter(|item| !item.key.starts_with(SETTINGS)).count();
-        let note = Some(format!("the history begins, with {objects} objects"));
+        let note = Some(format!("start of the history, with {objects} objects"));
         let draft = Draft { note, ..draft(author, revision, Outcome::of(State::InForce)) };
         file.begin(items, draft).map(drop)
     }

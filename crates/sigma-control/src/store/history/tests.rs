@@ -264,7 +264,7 @@ async fn authors_and_results_find_their_versions() {
 async fn a_damaged_file_is_set_aside() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("history.redb");
-    std::fs::write(&path, "this is no database, but it is long enough to be taken for one").unwrap();
+    std::fs::write(&path, "this is not a database, but it is long enough to be taken for one").unwrap();
     let history = History::begin(place(Some(path.clone()), By::Etcd), PLENTY).unwrap();
     history.found(&Contents { revision: 1, records: Vec::new() });
     history.hear(&changed(2, "routes/1", Some("{}")));

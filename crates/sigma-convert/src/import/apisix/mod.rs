@@ -8,7 +8,7 @@ use super::Translated;
 use super::decision::{Listener, Plan};
 use super::nginx::{milliseconds, size};
 use super::report::{Report, Verdict};
-use super::source::{FILE_BYTES, Input, Place, Sources};
+use super::source::{FILE_BYTES, Input, SourceLine, Sources};
 
 /// Kinds of resources in `apisix.yaml`.
 const RESOURCES: &[&str] = &[
@@ -77,7 +77,12 @@ impl Reader<'_> {
                     self.plan.settings.insert(key.clone(), value.clone());
                     self.remark(key, value, Verdict::Done, "");
                 }
-                _ => self.remark(key, value, Verdict::NotPossible, "this section is unknown: it is left out"),
+                _ => self.remark(
+                    key,
+                    value,
+                    Verdict::NotPossible,
+                    "this section is unknown and was not converted",
+                ),
             }
         }
     }
@@ -136,7 +141,7 @@ impl Reader<'_> {
                 self.remark(pointer, value, Verdict::NotPossible, text);
             }
             "proxy_cache" => {
-                let text = "write the zones of disks into `cache.disk`";
+                let text = "set `cache.disk` for zones on disk";
                 self.remark(pointer, value, Verdict::NotPossible, text);
             }
             "dns_resolver" => {
@@ -148,7 +153,12 @@ impl Reader<'_> {
                 self.plan.settings.insert(key.to_owned(), value.clone());
                 self.remark(pointer, value, Verdict::Done, "");
             }
-            _ => self.remark(pointer, value, Verdict::NotPossible, "this setting is unknown: it is left out"),
+            _ => self.remark(
+                pointer,
+                value,
+                Verdict::NotPossible,
+                "this setting is unknown and was not converted",
+            ),
         }
     }
 
@@ -270,7 +280,12 @@ impl Reader<'_> {
                 }
             }
             key if key.ends_with("_snippet") => self.remark(pointer, value, Verdict::NotPossible, SNIPPET),
-            _ => self.remark(pointer, value, Verdict::NotPossible, "this setting is unknown: it is left out"),
+            _ => self.remark(
+                pointer,
+                value,
+                Verdict::NotPossible,
+                "this setting is unknown and was not converted",
+            ),
         }
     }
 
@@ -313,7 +328,7 @@ impl Reader<'_> {
                     pointer,
                     value,
                     Verdict::NotPossible,
-                    "this setting is unknown: it is left out",
+                    "this setting is unknown and was not converted",
                 );
             }
         }
@@ -335,12 +350,11 @@ impl Reader<'_> {
                 let mut store = json!({"kind": "etcd"});
                 store["endpoints"] = value["host"].clone();
                 store["prefix"] = value.get("prefix").cloned().unwrap_or_else(|| "/apisix".into());
-                let text = "with a store no resources are in the file: move the resources of `apisix.yaml` by `sigma ctl apply`; \
-                            write `store: { kind: etcd, … }` with the fields of `docs/databases.md`";
+                let text = "with a store, resources are not in the file: write the resources of `apisix.yaml` to the store with `sigma ctl apply`, and set `store: { kind: etcd, … }`";
                 self.remark(pointer, value, Verdict::NotPossible, text);
             }
             "admin" => {
-                let text = "write `admin` with keys of your own: the file of APISIX has well-known ones";
+                let text = "set `admin` with your own keys: the keys in the file of APISIX are public";
                 self.remark(pointer, value, Verdict::NotPossible, text);
             }
             _ => self.remark(pointer, value, Verdict::NoEffect, ""),
@@ -358,11 +372,11 @@ impl Reader<'_> {
             Value::Object(_) | Value::Array(_) => String::new(),
             value => format!(" {value}"),
         };
-        self.report.add(Place { file: self.file, line }, &format!("{pointer}:{shown}"), verdict, text);
+        self.report.add(SourceLine { file: self.file, line }, &format!("{pointer}:{shown}"), verdict, text);
     }
 }
 
-const SNIPPET: &str = "directives of nginx are not taken over: convert them with `sigma import nginx`";
+const SNIPPET: &str = "nginx directives are not converted here: use `sigma import nginx`";
 
 /// One item, or the items of a list.
 fn items(value: &Value) -> impl Iterator<Item = &Value> {

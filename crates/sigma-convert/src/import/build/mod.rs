@@ -197,7 +197,7 @@ fn route(decision: &Decision, priority: usize, id: String, names: &[(u16, String
 #[cfg(test)]
 mod tests {
     use super::super::decision::{Host, Path};
-    use super::super::source::Place;
+    use super::super::source::SourceLine;
     use super::*;
 
     #[test]
@@ -214,11 +214,11 @@ mod tests {
 
     #[test]
     fn the_first_decision_has_the_highest_priority() {
-        let mut first = Decision::new(Place::default(), "a", Target::Upstream("u".to_owned()));
+        let mut first = Decision::new(SourceLine::default(), "a", Target::Upstream("u".to_owned()));
         first.hosts = vec![Host::Exact("a.test".to_owned()), Host::Suffix("b.test".to_owned())];
         first.paths = vec![Path::Exact("/x".to_owned()), Path::Segments("/y".to_owned())];
         first.ports = vec![80];
-        let second = Decision::new(Place::default(), "b", Target::Closed("it cannot".to_owned()));
+        let second = Decision::new(SourceLine::default(), "b", Target::Closed("it cannot".to_owned()));
         let listener = |port: u16| Listener { address: format!(":{port}"), port, ..Listener::default() };
         let plan = Plan {
             decisions: vec![first, second],

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::super::decision::Target;
-use super::super::source::Place;
+use super::super::source::SourceLine;
 use super::matcher;
 use super::run::{Item, Runner};
 use super::state::{Branch, Change, Query, Rewrite};
@@ -31,7 +31,7 @@ impl Runner<'_> {
     }
 
     pub(super) fn headers(&mut self, item: &Item, branch: &mut Branch, is_response: bool) {
-        let mut rows: Vec<(Place, Vec<String>)> = Vec::new();
+        let mut rows: Vec<(SourceLine, Vec<String>)> = Vec::new();
         if !item.args.is_empty() {
             rows.push((item.place(), item.args.clone()));
         }
@@ -67,7 +67,7 @@ impl Runner<'_> {
     }
 
     /// Reads `+Field value`, `-Field`, `Field value`, `Field pattern replacement`.
-    pub(super) fn change(&mut self, place: Place, row: &[String]) -> Option<(String, Change)> {
+    pub(super) fn change(&mut self, place: SourceLine, row: &[String]) -> Option<(String, Change)> {
         let field = row.first()?;
         let name = field.trim_start_matches(['+', '-', '?', '>']).trim_end_matches(':').to_owned();
         if row.len() > 2 {
@@ -110,7 +110,7 @@ impl Runner<'_> {
     }
 
     /// Sets path and query of a rewrite's target.
-    pub(super) fn set_target(&mut self, place: Place, target: &str, branch: &mut Branch) {
+    pub(super) fn set_target(&mut self, place: SourceLine, target: &str, branch: &mut Branch) {
         let (path, query) = match target.split_once('?') {
             // In `{?query}` the mark is part of a name.
             Some((path, _)) if path.ends_with('{') => (target, None),
@@ -148,7 +148,7 @@ impl Runner<'_> {
     }
 
     /// Sets the query of a rewrite's target.
-    fn set_query(&mut self, place: Place, query: Option<&str>, branch: &mut Branch) {
+    fn set_query(&mut self, place: SourceLine, query: Option<&str>, branch: &mut Branch) {
         let Some(query) = query else { return };
         let rest = query.strip_prefix("{query}").or_else(|| query.strip_prefix("{http.request.uri.query}"));
         match rest {
@@ -163,7 +163,7 @@ impl Runner<'_> {
             }
             None => {
                 if query.contains("{path}") || query.contains("{uri}") {
-                    self.remarks.differs(place, "Slashes of a path in the query are sent as they are.");
+                    self.remarks.differs(place, "Slashes of a path in the query are not encoded.");
                 }
                 branch.query = Query::Text(self.text(place, query));
             }
@@ -182,7 +182,7 @@ impl Runner<'_> {
                 self.changed(item, branch, pattern, String::new())
             }
             ["replace", find, replacement, ..] => {
-                let text = "Up to four matches in the path are replaced, and none in the query.";
+                let text = "Sigma replaces up to four matches in the path, and none in the query.";
                 self.remarks.differs(item.place(), text);
                 let replacement = self.text(item.place(), replacement).replace('$', "$$");
                 let pairs = repeated(&regex::escape(find), &replacement);
@@ -197,7 +197,7 @@ impl Runner<'_> {
                     vec![branch]
                 }
                 Ok(pattern) => {
-                    let text = "The first match in the path is replaced.";
+                    let text = "Sigma replaces only the first match in the path.";
                     self.remarks.differs(item.place(), text);
                     self.changed(item, branch, pattern, (*replacement).to_owned())
                 }
@@ -321,7 +321,7 @@ impl Runner<'_> {
                         false => types = json!(listed),
                     }
                 }
-                _ => self.remarks.no_effect(line.place(), "The level of compression is Sigma's."),
+                _ => self.remarks.no_effect(line.place(), "Sigma's own compression level applies."),
             }
         }
         if codings.is_empty() {
@@ -339,7 +339,7 @@ impl Runner<'_> {
     pub(super) fn map(&mut self, item: &Item) {
         let place = item.place();
         if item.line.name() == "vars" {
-            self.remarks.gap(place, "Variables of lines are not converted: use `variables` or `set`.");
+            self.remarks.gap(place, "Log variables are not converted: use `variables` or `set`.");
             return;
         }
         let args = item.line.args();

@@ -53,7 +53,7 @@ pub(super) fn file_server(runner: &mut Runner<'_>, item: &Item, mut branch: Bran
     branch.response.push(("Last-Modified".to_owned(), Change::Set("$var_last_modified".to_owned())));
     if listing {
         conf.insert("listing".to_owned(), true.into());
-        runner.remarks.differs(item.place(), "The listing of folders has Sigma's own form.");
+        runner.remarks.differs(item.place(), "Folder listings have Sigma's own form.");
     }
     attempts(runner, item, &mut branch, &mut conf);
     if let Some(status) = status {

@@ -13,7 +13,7 @@ pub(super) fn apply(runner: &mut Runner<'_>, item: &Item, branch: Branch) -> Vec
         "basic_auth" | "basicauth" => basic_auth(item, branch),
         "forward_auth" => forward_auth(runner, item, branch),
         "request_body" => request_body(runner, item, branch),
-        _ => Err("rate_limit is no directive of Caddy itself: use limit-req.".to_owned()),
+        _ => Err("rate_limit is not a directive of Caddy itself: use limit-req.".to_owned()),
     };
     match result {
         Ok(branch) => vec![branch],
@@ -26,7 +26,7 @@ pub(super) fn apply(runner: &mut Runner<'_>, item: &Item, branch: Branch) -> Vec
 
 fn plugin(branch: &mut Branch, name: &str, conf: Value) -> Result<(), String> {
     match branch.decision.plugins.contains_key(name) {
-        true => Err(format!("A route has one {name}, and two lines need it.")),
+        true => Err(format!("A route can have only one {name}, but two lines need it.")),
         false => {
             branch.decision.plugins.insert(name.to_owned(), conf);
             Ok(())
@@ -45,7 +45,7 @@ fn basic_auth(item: &Item, mut branch: Branch) -> Result<Branch, String> {
         let hash = line.arg(0).unwrap_or_default();
         if !hash.starts_with("$2") {
             return Err(format!(
-                "The hash of `{}` is not of bcrypt: make one with `caddy hash-password`.",
+                "The hash of `{}` is not bcrypt: make one with `caddy hash-password`.",
                 line.name()
             ));
         }
@@ -61,7 +61,7 @@ fn basic_auth(item: &Item, mut branch: Branch) -> Result<Branch, String> {
 /// `forward_auth upstream { uri path, copy_headers … }`.
 fn forward_auth(runner: &mut Runner<'_>, item: &Item, mut branch: Branch) -> Result<Branch, String> {
     let target = item.args.first().ok_or("It has no service.")?;
-    let node = address(target).ok_or_else(|| format!("`{target}` is no address of a service."))?;
+    let node = address(target).ok_or_else(|| format!("`{target}` is not an address of a service."))?;
     if node.host.starts_with("unix:") {
         return Err("The service needs a TCP address.".to_owned());
     }
@@ -82,9 +82,10 @@ fn forward_auth(runner: &mut Runner<'_>, item: &Item, mut branch: Branch) -> Res
             "transport" | "header_up" | "header_down" | "handle_response" => {
                 return Err(format!("`{}` of forward_auth is not converted.", line.name()));
             }
-            _ => runner
-                .remarks
-                .no_effect(line.place(), "The service has one address and Sigma's own timeouts."),
+            _ => runner.remarks.no_effect(
+                line.place(),
+                "Only one address of the service is used, with Sigma's own timeouts.",
+            ),
         }
     }
     let renamed: Vec<(String, String)> = copied
@@ -137,9 +138,9 @@ fn request_body(runner: &mut Runner<'_>, item: &Item, mut branch: Branch) -> Res
     for line in item.line.lines() {
         match line.name() {
             "max_size" => {
-                let bytes = line.arg(0).and_then(size).ok_or("The size is no number of bytes.")?;
+                let bytes = line.arg(0).and_then(size).ok_or("The size is not a number of bytes.")?;
                 plugin(&mut branch, "client-control", json!({"max_body_size": bytes}))?;
-                let text = "A node gets nothing of a body that is too large.";
+                let text = "Nodes get no part of a body that is too large.";
                 runner.remarks.differs(line.place(), text);
             }
             _ => runner.remarks.no_effect(line.place(), "Sigma's own timeouts of bodies apply."),

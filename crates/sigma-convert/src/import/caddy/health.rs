@@ -47,7 +47,7 @@ pub(super) fn health(runner: &mut Runner<'_>, line: &Line, settings: &mut Settin
             ("req_headers", Some(json!(lines)))
         }
         "health_body" => {
-            let text = "Sigma looks for a text, not for a pattern, in the body of a probe.";
+            let text = "Sigma matches a fixed text in the body of a probe, not a pattern.";
             runner.remarks.differs(line.place(), text);
             ("http_expected_body", Some(arg.into()))
         }

@@ -2,7 +2,7 @@
 
 use sigma_schema::problem::Problem;
 
-use super::super::source::{Files, Place};
+use super::super::source::{Files, SourceLine};
 
 /// A token.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub(super) struct Token {
     /// Whether it was quoted, so that a brace in it is text.
     pub(super) quoted: bool,
     /// Line of its beginning.
-    pub(super) place: Place,
+    pub(super) place: SourceLine,
     /// Line of its end: a text may have several.
     pub(super) end: u32,
 }
@@ -99,7 +99,7 @@ impl Lexer {
         let Some(first) = self.peek() else { return Ok(None) };
         // A joined line counts as the line before.
         let line = self.line - joined;
-        let place = Place { file, line };
+        let place = SourceLine { file, line };
         let token = |text, quoted, end: u32| Ok(Some(Token { text, quoted, place, end: end - joined }));
         match first {
             '"' | '`' => {
@@ -165,7 +165,7 @@ impl Lexer {
                 char => text.push(char),
             }
         }
-        Err(problem(line, "a quoted text does not end"))
+        Err(problem(line, "a quoted string is not closed"))
     }
 
     fn heredoc(&mut self, marker: &str, line: u32) -> Result<String, Problem> {
@@ -181,7 +181,7 @@ impl Lexer {
                 }
             }
             if self.bump().is_none() {
-                return Err(problem(line, format!("the heredoc <<{marker} does not end")));
+                return Err(problem(line, format!("the heredoc <<{marker} is not closed")));
             }
             lines.push(text.trim_end_matches('\r').to_owned());
         }

@@ -23,7 +23,7 @@ use sigma_schema::problem::Problem;
 use super::Translated;
 use super::decision::Plan;
 use super::remarks::Remarks;
-use super::source::{Input, Place};
+use super::source::{Input, SourceLine};
 use parse::{Caddyfile, Line};
 use run::Runner;
 
@@ -33,7 +33,7 @@ pub(super) fn translate(input: &Input<'_>) -> Result<Translated, Vec<Problem>> {
     let mut parsed = Caddyfile::default();
     for file in input.files {
         if file.text.trim_start().starts_with('{') && file.name.ends_with(".json") {
-            let text = "this is Caddy's JSON: import the Caddyfile that it was made of";
+            let text = "this is Caddy's JSON: import the Caddyfile from which it was made";
             return Err(vec![Problem::new(&file.name, "unsupported", text)]);
         }
         parsed
@@ -51,7 +51,7 @@ pub(super) fn translate(input: &Input<'_>) -> Result<Translated, Vec<Problem>> {
     settings.insert("untrusted_fields".to_owned(), json!(forwarded));
     let mut runner = Runner::new(&mut remarks, input.access, std::mem::take(&mut parsed.routes), folder);
     let options = options::read(&mut runner, &parsed.options, &mut settings);
-    let mut known: Vec<sites::Known> =
+    let mut known: Vec<sites::AddressedSite> =
         parsed.sites.iter().filter_map(|site| sites::known(&mut runner, site.clone(), &options)).collect();
     sites::sort(&mut known);
     let redirects = sites::listen(&mut runner, &known, &options, &mut plan);
@@ -97,7 +97,7 @@ fn read(mut variables: Map<String, Value>, plan: &Plan) -> Map<String, Value> {
 /// Says of all lines without a remark that they have the same effect.
 fn done(remarks: &mut Remarks, lines: &[Line]) {
     for line in lines {
-        if line.place() != Place::default() {
+        if line.place() != SourceLine::default() {
             remarks.done(line.place());
         }
         done(remarks, line.lines());

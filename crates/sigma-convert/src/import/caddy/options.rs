@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::source::Place;
+use super::super::source::SourceLine;
 use super::matcher::range;
 use super::parse::Line;
 use super::run::Runner;
@@ -57,7 +57,7 @@ pub(super) fn read(runner: &mut Runner<'_>, lines: &[Line], settings: &mut Map<S
                 settings.insert("error_log".to_owned(), json!({"level": "debug"}));
             }
             "admin" if arg == "off" => runner.remarks.done(place),
-            "admin" => runner.remarks.gap(place, "Sigma's Admin API is another one: see `admin`."),
+            "admin" => runner.remarks.gap(place, "Sigma has another Admin API: see `admin`."),
             "servers" => servers(runner, line, settings),
             "log" => runner.remarks.differs(place, "Set `access_log` and `error_log`."),
             "persist_config" | "storage_clean_interval" | "ocsp_stapling" | "shutdown_delay" | "metrics" => {
@@ -90,7 +90,7 @@ fn order(runner: &mut Runner<'_>, line: &Line) {
 
 fn servers(runner: &mut Runner<'_>, line: &Line, settings: &mut Map<String, Value>) {
     for option in line.lines() {
-        let place: Place = option.place();
+        let place: SourceLine = option.place();
         match option.name() {
             "trusted_proxies" => {
                 let ranges: Vec<String> = option.args().iter().skip(1).flat_map(|text| range(text)).collect();
@@ -101,8 +101,7 @@ fn servers(runner: &mut Runner<'_>, line: &Line, settings: &mut Map<String, Valu
                         settings.entry("client_address").or_insert(field);
                         runner.variables.has_proxies = true;
                         if !line.lines().iter().any(|option| option.name() == "trusted_proxies_strict") {
-                            let text = "The client is the last address that no trusted proxy has, as with \
-                                        `trusted_proxies_strict`.";
+                            let text = "The client is the last address that is not a trusted proxy, as with `trusted_proxies_strict`.";
                             runner.remarks.differs(place, text);
                         }
                     }
@@ -137,7 +136,7 @@ fn servers(runner: &mut Runner<'_>, line: &Line, settings: &mut Map<String, Valu
             }
             "trusted_proxies_strict" => runner.remarks.done(place),
             "protocols" if option.args().iter().any(|protocol| protocol == "h3") => {
-                runner.remarks.gap(place, "HTTP/3 is not served; clients use HTTP/2.");
+                runner.remarks.gap(place, "HTTP/3 is not converted: set `http3: true` at the listener.");
             }
             _ => runner.remarks.no_effect(place, "Sigma's own defaults apply."),
         }

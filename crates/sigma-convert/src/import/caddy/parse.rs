@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use sigma_schema::problem::Problem;
 
 use super::super::remarks::Remarks;
-use super::super::source::{Files, Place};
+use super::super::source::{Files, SourceLine};
 use super::lexer::{Token, environment, problem, tokens};
 
 /// Maximum nesting of blocks.
@@ -41,8 +41,8 @@ impl Line {
     }
 
     /// Returns where the line is.
-    pub(super) fn place(&self) -> Place {
-        self.words.first().map_or(Place::default(), |token| token.place)
+    pub(super) fn place(&self) -> SourceLine {
+        self.words.first().map_or(SourceLine::default(), |token| token.place)
     }
 
     /// Returns the lines of the block.
@@ -230,7 +230,7 @@ fn found(access: &dyn Files, target: &Token, from: &str) -> Result<Vec<(String, 
         match access.read(&path) {
             Ok(text) => files.push((path, text)),
             Err(reason) => {
-                let message = format!("`{}` is neither a snippet nor a file: {reason}", target.text);
+                let message = format!("`{}` is not a snippet or a file: {reason}", target.text);
                 return Err(problem(target.place.line, message));
             }
         }

@@ -44,7 +44,7 @@ pub(super) fn php_fastcgi(runner: &mut Runner<'_>, item: &Item, mut branch: Bran
     let Some(root) = branch.root.clone() else {
         runner.remarks.closed(
             item.place(),
-            "The folder of the scripts is unknown: name it with `root`. The route is closed.",
+            "The folder of the scripts is unknown: set it with `root`. The route is closed.",
         );
         return vec![branch.close("php_fastcgi without a root")];
     };
@@ -63,7 +63,7 @@ pub(super) fn php_fastcgi(runner: &mut Runner<'_>, item: &Item, mut branch: Bran
     if lines.iter().any(|line| line.name() == "try_files") {
         runner.remarks.differs(item.place(), "Files are tried by their path, then the main script runs.");
     }
-    let text = "Scripts that do not exist are the application's 404. Caddy sends the application's field `Status` on, Sigma does not.";
+    let text = "For a missing script, the application returns 404. Caddy forwards the field `Status` of the application, Sigma does not.";
     runner.remarks.differs(item.place(), text);
     let mut scripts = branch.clone();
     scripts.decision.conditions.push(json!(["uri", "~~", "\\.php(?:/|$)"]));

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::build;
 use super::super::decision::Target;
-use super::super::source::Place;
+use super::super::source::SourceLine;
 use super::guards::size;
 use super::health::{active, health};
 use super::matcher::{Condition, regex};
@@ -107,7 +107,7 @@ pub(super) fn finish(
     let mut scheme: Option<String> = None;
     for (index, text) in settings.nodes.iter().enumerate() {
         let Some(node) = address(text) else {
-            let reason = format!("`{text}` is no fixed address of a node.");
+            let reason = format!("`{text}` is not a fixed address of a node.");
             runner.remarks.closed(item.place(), format!("{reason} The route is closed."));
             return branches.into_iter().map(|branch| branch.close(reason.clone())).collect();
         };
@@ -255,7 +255,7 @@ pub(super) fn option(
         }
         "lb_retry_match" => runner.remarks.gap(place, "Set `methods` of `retry_policy`."),
         "request_buffers" | "response_buffers" if size(&arg).is_some() => {
-            runner.remarks.no_effect(place, "Bodies are passed on as they arrive.");
+            runner.remarks.no_effect(place, "Bodies are forwarded as they arrive.");
         }
         name if name.starts_with('@') => {}
         _ => runner.remarks.no_effect(place, "Sigma's own handling of streams applies."),
@@ -308,7 +308,7 @@ fn policy(runner: &mut Runner<'_>, line: &Line, settings: &mut Settings) {
             settings.upstream.insert("session_affinity".to_owned(), affinity);
             runner.remarks.differs(
                 line.place(),
-                "The cookie has Sigma's keyed hash; change `secret` to a text of your own.",
+                "The cookie has Sigma's keyed hash; change `secret` to your own secret.",
             );
         }
         "weighted_round_robin" => {
@@ -359,7 +359,7 @@ fn header_up(
         return replaced(runner, place, &name, pattern, replacement, branches);
     }
     if args.get(1).is_some_and(|value| may_be_empty(value)) {
-        runner.remarks.differs(place, "A field with an empty value is left out.");
+        runner.remarks.differs(place, "A field with an empty value is not sent.");
     }
     match runner.change(place, &args) {
         Some(change) => each(branches, |branch| branch.request.push(change.clone())),
@@ -377,7 +377,7 @@ fn may_be_empty(value: &str) -> bool {
 
 fn replaced(
     runner: &mut Runner<'_>,
-    place: Place,
+    place: SourceLine,
     name: &str,
     pattern: &str,
     replacement: &str,

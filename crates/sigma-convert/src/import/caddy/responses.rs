@@ -16,7 +16,7 @@ pub(super) fn response(runner: &mut Runner<'_>, line: &Line, settings: &mut Sett
         None => {
             runner
                 .remarks
-                .gap(place, "Only responses with given statuses can be replaced: use `error-page`.");
+                .gap(place, "Only responses with listed statuses can be replaced: use `error-page`.");
             return;
         }
     };

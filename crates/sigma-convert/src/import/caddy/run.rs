@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::super::decision::Target;
 use super::super::remarks::Remarks;
-use super::super::source::{Files, Place};
+use super::super::source::{Files, SourceLine};
 use super::matcher::{self, Condition, Named};
 use super::parse::Line;
 use super::proxy::Upstreams;
@@ -88,7 +88,7 @@ pub(super) struct Item {
 }
 
 impl Item {
-    pub(super) fn place(&self) -> Place {
+    pub(super) fn place(&self) -> SourceLine {
         self.line.place()
     }
 }
@@ -397,7 +397,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Changes a branch that goes on in any case.
+    /// Changes a branch that continues in any case.
     fn set(&mut self, item: &Item, branch: &mut Branch) {
         match item.line.name() {
             "root" => self.root(item, branch),
@@ -411,7 +411,7 @@ impl<'a> Runner<'a> {
     }
 
     /// Returns a text with variables; a placeholder without a counterpart has a remark.
-    pub(super) fn text(&mut self, place: Place, text: &str) -> String {
+    pub(super) fn text(&mut self, place: SourceLine, text: &str) -> String {
         self.variables.text(text).unwrap_or_else(|name| {
             self.remarks.gap(place, format!("The placeholder {name} has no counterpart; it is empty."));
             String::new()
@@ -419,7 +419,7 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// Replaces each branch that goes on. The order of the branches stays.
+/// Replaces each branch that continues. The order of the branches stays.
 pub(super) fn map(branches: Vec<Branch>, mut change: impl FnMut(Branch) -> Vec<Branch>) -> Vec<Branch> {
     let mut out = Vec::with_capacity(branches.len());
     for branch in branches {

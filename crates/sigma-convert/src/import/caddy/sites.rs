@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::decision::{Certificate, Decision, Host, Listener, Path, Plan, Target};
 use super::super::probe::{Probe, borders};
-use super::super::source::Place;
+use super::super::source::SourceLine;
 use super::matcher::{self, Named};
 use super::options::Options;
 use super::parse::{Line, Site};
@@ -44,22 +44,22 @@ pub(super) fn address(text: &str, options: &Options) -> Option<Address> {
 }
 
 /// A site with its addresses.
-pub(super) struct Known {
+pub(super) struct AddressedSite {
     pub(super) site: Site,
     pub(super) addresses: Vec<Address>,
-    place: Place,
+    place: SourceLine,
     binds: Vec<String>,
     /// The line `tls`.
     tls: Option<Line>,
 }
 
 /// Reads the addresses of a site.
-pub(super) fn known(runner: &mut Runner<'_>, site: Site, options: &Options) -> Option<Known> {
+pub(super) fn known(runner: &mut Runner<'_>, site: Site, options: &Options) -> Option<AddressedSite> {
     let mut addresses = Vec::new();
     for token in &site.addresses {
         match address(&token.text, options) {
             Some(address) => addresses.push(address),
-            None => runner.remarks.gap(token.place, format!("`{}` is no address of a site.", token.text)),
+            None => runner.remarks.gap(token.place, format!("`{}` is not an address of a site.", token.text)),
         }
     }
     let place = site.addresses.first()?.place;
@@ -73,13 +73,13 @@ pub(super) fn known(runner: &mut Runner<'_>, site: Site, options: &Options) -> O
         let plain = |address: &Address| address.port == options.http_port;
         addresses.iter_mut().filter(|it| !plain(it)).for_each(|address| address.is_tls = true);
     }
-    (!addresses.is_empty()).then_some(Known { site, addresses, place, binds, tls })
+    (!addresses.is_empty()).then_some(AddressedSite { site, addresses, place, binds, tls })
 }
 
 /// Listeners, certificates and redirects to HTTPS.
 pub(super) fn listen(
     runner: &mut Runner<'_>,
-    sites: &[Known],
+    sites: &[AddressedSite],
     options: &Options,
     plan: &mut Plan,
 ) -> Vec<Decision> {
@@ -153,7 +153,7 @@ fn host(name: &str) -> Host {
 }
 
 /// The certificates of a site; returns whether they are ordered.
-fn certificates(runner: &mut Runner<'_>, known: &Known, options: &Options, plan: &mut Plan) -> bool {
+fn certificates(runner: &mut Runner<'_>, known: &AddressedSite, options: &Options, plan: &mut Plan) -> bool {
     let names: Vec<String> = known
         .addresses
         .iter()
@@ -241,12 +241,14 @@ fn client(runner: &Runner<'_>, option: &Line) -> Result<Value, String> {
     match (mode, authorities.is_empty()) {
         ("require_and_verify", false) => Ok(json!({"ca": authorities})),
         (_, true) => Err("The authorities of client certificates are unknown.".to_owned()),
-        (mode, _) => Err(format!("Sigma demands client certificates or not, which `{mode}` does not.")),
+        (mode, _) => {
+            Err(format!("Sigma either requires client certificates or ignores them; `{mode}` is neither."))
+        }
     }
 }
 
 /// Whether a site demands client certificates that could not be converted.
-fn is_closed(known: &Known, plan: &Plan) -> bool {
+fn is_closed(known: &AddressedSite, plan: &Plan) -> bool {
     let asks =
         known.tls.as_ref().is_some_and(|line| line.lines().iter().any(|line| line.name() == "client_auth"));
     let names =
@@ -257,7 +259,7 @@ fn is_closed(known: &Known, plan: &Plan) -> bool {
 /// The decisions of a site.
 pub(super) fn decisions(
     runner: &mut Runner<'_>,
-    known: &Known,
+    known: &AddressedSite,
     plan: &Plan,
     probes: &mut Vec<Probe>,
 ) -> Vec<Decision> {
@@ -346,7 +348,7 @@ fn matchers(runner: &mut Runner<'_>, lines: &[Line]) -> Named {
 /// The pages of `handle_errors`, and the internal routes that serve them.
 fn error_pages(
     runner: &mut Runner<'_>,
-    known: &Known,
+    known: &AddressedSite,
     named: &Named,
     internal: &mut Vec<Decision>,
 ) -> Vec<Value> {
@@ -413,7 +415,7 @@ fn statuses(conditions: &[Value]) -> Option<Vec<Value>> {
 fn page(
     runner: &mut Runner<'_>,
     line: &Line,
-    known: &Known,
+    known: &AddressedSite,
     branch: Branch,
     statuses: Vec<Value>,
     pages: &mut Vec<Value>,
@@ -459,12 +461,12 @@ fn page(
             pages.push(json!({"status": statuses, "uri": format!("{path}{uri}")}));
             internal.push(decision);
         }
-        _ => runner.remarks.gap(line.place(), "This error page responds nothing: use `error-page`."),
+        _ => runner.remarks.gap(line.place(), "This error page sends no response: use `error-page`."),
     }
 }
 
 /// Requests that fit a site, and some that just miss it.
-fn for_site(known: &Known, port: u16, probes: &mut Vec<Probe>) {
+fn for_site(known: &AddressedSite, port: u16, probes: &mut Vec<Probe>) {
     let host = known.addresses[0].host.replace('*', "a");
     let host = if host.is_empty() { "localhost".to_owned() } else { host };
     let mut targets = vec!["/".to_owned(), "/a/b?c=d".to_owned(), "/A".to_owned()];
@@ -494,7 +496,7 @@ fn collect(lines: &[Line], targets: &mut Vec<String>, depth: usize) {
 }
 
 /// Sorts sites: the longest host first, names before wildcards.
-pub(super) fn sort(sites: &mut [Known]) {
+pub(super) fn sort(sites: &mut [AddressedSite]) {
     sites.sort_by_key(|known| {
         let host = known
             .addresses
@@ -508,7 +510,7 @@ pub(super) fn sort(sites: &mut [Known]) {
 }
 
 /// Requests that match no site: 200 without a body.
-pub(super) fn rest(sites: &[Known]) -> Vec<Decision> {
+pub(super) fn rest(sites: &[AddressedSite]) -> Vec<Decision> {
     let mut ports: Vec<u16> =
         sites.iter().flat_map(|known| known.addresses.iter().map(|address| address.port)).collect();
     ports.sort_unstable();

@@ -341,7 +341,10 @@ impl Branch {
                 self.rewrite = Rewrite::Regex(pairs);
                 Ok(())
             }
-            _ => Err("Sigma changes a path by one pattern, and this is the second change.".to_owned()),
+            _ => {
+                Err("Sigma can change a path with one pattern only, and this is the second change."
+                    .to_owned())
+            }
         }
     }
 

@@ -165,7 +165,7 @@ pub(super) fn forward(
         }
     }
     if !items(action, "rate_limits").is_empty() || !items(host, "rate_limits").is_empty() {
-        model.note(action.line, "Descriptors of rate limits have an effect with a rate limit service only.");
+        model.note(action.line, "Descriptors of rate limits need a rate limit service.");
     }
     decision.target = match cluster(model, action, decision) {
         Ok(id) => Target::Upstream(variant(model, host, action, &id)),

@@ -18,7 +18,7 @@ pub(super) fn convert(model: &mut Model<'_>, resources: &Tree) {
                 model.upstreams.push((id, upstream));
             }
             Err(reason) => {
-                model.gap(cluster.line, format!("Routes to this cluster answer 503: {reason}."));
+                model.gap(cluster.line, format!("Routes to this cluster return 503: {reason}."));
                 model.clusters.insert(name.to_owned(), Err(reason));
             }
         }
@@ -76,7 +76,7 @@ fn upstream(model: &mut Model<'_>, cluster: &Tree) -> Result<Value, String> {
         }
     }
     if !items(cluster, "hosts").is_empty() {
-        return Err("`hosts` is of Envoy's API v2: use `load_assignment`".to_owned());
+        return Err("`hosts` belongs to Envoy's API v2: use `load_assignment`".to_owned());
     }
     let connect = seconds(cluster, "connect_timeout").filter(|it| *it > 0.0).unwrap_or(5.0);
     let mut upstream = json!({"nodes": nodes, "retries": 0,
@@ -112,7 +112,7 @@ fn upstream(model: &mut Model<'_>, cluster: &Tree) -> Result<Value, String> {
         upstream["keepalive_pool"] = json!({"requests": requests});
     }
     if text(cluster, "type") == Some("LOGICAL_DNS") {
-        model.note(cluster.line, "All addresses of the name are used, not the first one alone.");
+        model.note(cluster.line, "All addresses of the name are used, not only the first one.");
     }
     Ok(upstream)
 }
@@ -147,7 +147,7 @@ fn balance(model: &mut Model<'_>, cluster: &Tree, upstream: &mut Value) {
         other => {
             model.gap(
                 cluster.line,
-                format!("The policy `{other}` is not converted: requests go round robin."),
+                format!("The policy `{other}` is not converted: the upstream uses round robin."),
             );
             return;
         }
@@ -192,7 +192,7 @@ fn tls(model: &mut Model<'_>, socket: &Tree, is_http2: bool, upstream: &mut Valu
             tls.insert("verify".to_owned(), false.into());
             model.note(
                 conf.line,
-                "Envoy verifies no certificate here, and neither does Sigma: set `verify: true`.",
+                "Envoy does not verify the certificate here, so Sigma does not either: set `verify: true`.",
             );
         }
     }
@@ -243,7 +243,7 @@ fn active(model: &mut Model<'_>, check: &Tree) -> Value {
             active["grpc_service"] = service.into();
         }
     } else if at(check, &["tcp_health_check", "send"]).is_some() {
-        model.note(check.line, "Probes open a connection and send nothing.");
+        model.note(check.line, "Probes open a connection and send no data.");
     }
     let failed: Vec<u16> = (200..600).filter(|status| !statuses.contains(status)).collect();
     let fails = count("unhealthy_threshold");
@@ -271,7 +271,10 @@ fn limits(model: &mut Model<'_>, cluster: &Tree, upstream: &mut Value) {
     if !limits.is_empty() {
         upstream["limits"] = Value::Object(limits);
     }
-    model.note(breakers.line, "Requests count, not connections; further ones wait in the queue or get 503.");
+    model.note(
+        breakers.line,
+        "The limit counts requests, not connections; further requests wait in the queue or get 503.",
+    );
 }
 
 fn outlier_detection(model: &mut Model<'_>, conf: &Tree) -> Value {

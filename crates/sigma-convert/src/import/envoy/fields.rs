@@ -89,7 +89,7 @@ pub(super) fn data(source: &Tree, access: &dyn Files) -> Result<String, String> 
     }
     match text(source, "filename") {
         Some(path) => access.read(path).map_err(|reason| format!("`{path}` cannot be read: {reason}")),
-        None => Err("only a text or a file can be a source here".to_owned()),
+        None => Err("only an inline string or a file can be a source here".to_owned()),
     }
 }
 

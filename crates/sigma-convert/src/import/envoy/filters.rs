@@ -52,7 +52,7 @@ fn one(model: &mut Model<'_>, filter: &Tree, conf: &Tree, filters: &mut Filters)
         "FilterConfig" | "GrpcWeb" if text(conf, "@type").is_some_and(|name| name.contains("grpc_web")) => {
             add("grpc-web", json!({}));
         }
-        "HealthCheck" => model.gap(filter.line, "Use `status` for checks of the gateway itself."),
+        "HealthCheck" => model.gap(filter.line, "Use `status` for health checks of the gateway itself."),
         "Compressor" => compressor(model, conf, filters),
         "Decompressor" | "Tap" | "AdmissionControl" | "AdaptiveConcurrency" | "BandwidthLimit" => {
             model.gap(filter.line, "This filter is not converted; see the plugins.");
@@ -142,7 +142,7 @@ pub(super) fn local_rate_limit(model: &mut Model<'_>, conf: &Tree) -> Result<Opt
             Some((100, denominator)) if denominator == "HUNDRED" => {}
             // Without a share nothing is limited.
             None | Some((0, _)) => {
-                model.no_effect(conf.line, "The filter is not enabled and enforced for any request.");
+                model.no_effect(conf.line, "The filter is not enabled and enforced for all requests.");
                 return Ok(None);
             }
             Some(_) => return Err(format!("`{name}` for a part of the requests is not converted")),
@@ -153,7 +153,7 @@ pub(super) fn local_rate_limit(model: &mut Model<'_>, conf: &Tree) -> Result<Opt
     let interval =
         seconds(bucket, "fill_interval").filter(|it| *it > 0.0).ok_or("the bucket needs fill_interval")?;
     let status = at(conf, &["status", "code"]).and_then(Tree::integer).unwrap_or(429);
-    model.guard_note(conf.line, "The bucket fills steadily instead of at the end of each interval.");
+    model.guard_note(conf.line, "The bucket fills continuously, not at the end of each interval.");
     Ok(Some(json!({
         "rate": number(fill as f64 / interval), "burst": tokens - 1, "nodelay": true, "key": "$server_port",
         "key_type": "var_combination", "rejected_code": status,

@@ -59,7 +59,7 @@ impl Changes {
                 self.absent.push((name, value));
             }
             Some("ADD_IF_ABSENT") => {
-                model.note(header.line, "The field is set, also where there is one.");
+                model.note(header.line, "The field is set even if it already exists.");
                 self.set.push((name, value));
             }
             None if !appends => self.set.push((name, value)),

@@ -15,7 +15,7 @@ use super::routes::{self, Scope};
 pub(super) fn convert(model: &mut Model<'_>, resources: &Tree, plan: &mut Plan) {
     for listener in items(resources, "listeners") {
         if let Err(reason) = one(model, listener, plan) {
-            model.gap(listener.line, format!("The listener is left out: {reason}."));
+            model.gap(listener.line, format!("The listener was not converted: {reason}."));
         }
     }
 }
@@ -76,7 +76,7 @@ fn one(model: &mut Model<'_>, listener: &Tree, plan: &mut Plan) -> Result<(), St
 }
 
 fn socket(address: &Tree) -> Result<(String, u16), String> {
-    let socket = field(address, "socket_address").ok_or("only socket addresses and pipes are listened on")?;
+    let socket = field(address, "socket_address").ok_or("listeners need a socket address or a pipe")?;
     let port =
         integer(socket, "port_value").and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0);
     let port = port.ok_or("it has no port")?;
@@ -260,7 +260,7 @@ fn connections(
         plan.settings.insert("client_address".to_owned(), json!({"field": "X-Forwarded-For", "hops": hops}));
         model.guard_note(
             conf.line,
-            "As in Envoy all peers may name clients: write the proxies into `trusted_addresses`.",
+            "As in Envoy, all peers may set the client address: list the proxies in `trusted_addresses`.",
         );
     }
     if let Some(kind) = text(conf, "forward_client_cert_details") {
@@ -286,7 +286,7 @@ fn connections(
     }
     if let Some(log) = field(conf, "access_log") {
         plan.settings.insert("access_log".to_owned(), json!({"path": "stdout"}));
-        model.note(log.line, "Lines have Sigma's own fields: see `access_log.format`.");
+        model.note(log.line, "Log lines have Sigma's own fields: see `access_log.format`.");
     }
     if let Some(server) = text(conf, "server_name") {
         plan.settings.entry("server_header").or_insert_with(|| server.into());
@@ -314,7 +314,7 @@ fn timeouts(model: &mut Model<'_>, conf: &Tree, plan: &mut Plan) {
         values.insert("keepalive_ms".to_owned(), number(idle * 1000.0));
     }
     if !values.is_empty() {
-        model.note(conf.line, "Timeouts hold for all listeners.");
+        model.note(conf.line, "Timeouts apply to all listeners.");
         let known = plan.settings.entry("timeouts").or_insert_with(|| json!({}));
         if let Value::Object(known) = known {
             known.extend(values);
@@ -354,7 +354,7 @@ fn downstream_tls(
             if !is_required {
                 model.guard_note(
                     context.line,
-                    "Sigma demands the certificate that Envoy only verifies if it is there.",
+                    "Sigma requires the certificate; Envoy verifies it only if the client sends one.",
                 );
             }
             if validation.is_some_and(|it| field(it, "match_typed_subject_alt_names").is_some()) {
@@ -362,7 +362,9 @@ fn downstream_tls(
                     .to_owned());
             }
         }
-        None if is_required => return Err("client certificates are demanded without an authority".to_owned()),
+        None if is_required => {
+            return Err("client certificates are required, but no authority is set".to_owned());
+        }
         None => {}
     }
     if at(common, &["tls_params", "tls_minimum_protocol_version"]).and_then(Tree::text) == Some("TLSv1_3") {

@@ -66,7 +66,9 @@ fn path(conditions: &Tree) -> Result<Option<Path>, String> {
         return Ok(Some(regex(path_template(template)?)));
     }
     match field(conditions, "connect_matcher") {
-        Some(_) => Err("`connect_matcher` is not converted: Sigma opens no tunnels for CONNECT".to_owned()),
+        Some(_) => {
+            Err("`connect_matcher` is not converted: use the plugin forward-proxy for CONNECT".to_owned())
+        }
         None => Err("a `match` needs a path".to_owned()),
     }
 }

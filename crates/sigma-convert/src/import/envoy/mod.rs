@@ -19,7 +19,7 @@ use super::Translated;
 use super::decision::Plan;
 use super::probe::Probe;
 use super::remarks::Remarks;
-use super::source::{Files, Input, Place};
+use super::source::{Files, Input, SourceLine};
 use super::tree::{self, Content, Tree};
 use fields::{field, member};
 
@@ -36,8 +36,8 @@ struct Model<'a> {
 }
 
 impl Model<'_> {
-    fn place(&self, line: u32) -> Place {
-        Place { file: self.file, line }
+    fn place(&self, line: u32) -> SourceLine {
+        SourceLine { file: self.file, line }
     }
 
     fn gap(&mut self, line: u32, text: impl Into<String>) {
@@ -149,12 +149,15 @@ fn bootstrap(model: &mut Model<'_>, document: &Tree, plan: &mut Plan) {
     model.unknown(document, &known);
     for (name, text) in [
         ("admin", "See `status`, `control` and the plugin prometheus."),
-        ("dynamic_resources", "Sigma follows no control plane (xDS): convert a dump of its configuration."),
+        (
+            "dynamic_resources",
+            "Sigma does not support a control plane (xDS): convert a dump of its configuration.",
+        ),
         ("overload_manager", "See `load_shedding` and `limits`."),
         ("stats_sinks", "Use the plugin statsd or prometheus."),
         ("tracing", "Use the plugin opentelemetry."),
         ("bootstrap_extensions", "Extensions of Envoy cannot run here."),
-        ("hds_config", "Sigma follows no control plane (xDS)."),
+        ("hds_config", "Sigma does not support a control plane (xDS)."),
     ] {
         if let Some(member) = member(document, name) {
             model.gap(member.line, text);
@@ -178,7 +181,7 @@ fn bootstrap(model: &mut Model<'_>, document: &Tree, plan: &mut Plan) {
     let Some(resources) = field(document, "static_resources") else { return };
     model.unknown(resources, &["listeners", "clusters", "secrets"]);
     if let Some(secrets) = field(resources, "secrets") {
-        model.gap(secrets.line, "Name certificates by their files in the TLS contexts.");
+        model.gap(secrets.line, "Set the files of certificates in the TLS contexts.");
     }
     clusters::convert(model, resources);
     listeners::convert(model, resources, plan);
@@ -202,9 +205,9 @@ fn refuse_old(tree: &Tree, problems: &mut Vec<Problem>) {
                     && tree.get("name").and_then(Tree::text).is_some_and(|name| name.starts_with("envoy."));
                 if (is_old || is_plain) && problems.len() < 20 {
                     let message = match is_old {
-                        true => format!("`{text}` is of Envoy's API v2; update the file to v3 first"),
+                        true => format!("`{text}` belongs to Envoy's API v2; update the file to v3 first"),
                         false => {
-                            "`config` is of Envoy's API v2: v3 has `typed_config` with `@type`".to_owned()
+                            "`config` belongs to Envoy's API v2: use `typed_config` with `@type`".to_owned()
                         }
                     };
                     problems.push(Problem::new("", "old_version", message).at(Some(member.line)));

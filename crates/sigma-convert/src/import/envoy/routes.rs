@@ -274,7 +274,7 @@ fn one(model: &mut Model<'_>, levels: Levels<'_>, base: &Decision, scope: &Scope
         false => Ok(None),
     };
     let policy = policy.unwrap_or_else(|reason| {
-        model.gap(route.line, format!("The CORS policy is left out: {reason}."));
+        model.gap(route.line, format!("The CORS policy was not converted: {reason}."));
         None
     });
     if let Some(redirect) = field(route, "redirect") {
@@ -307,7 +307,7 @@ fn one(model: &mut Model<'_>, levels: Levels<'_>, base: &Decision, scope: &Scope
         }
         finish(decision, &request, &response, policy, out);
     } else {
-        model.gap(route.line, "This action is not converted; its path answers 503.");
+        model.gap(route.line, "This action is not converted; its path returns 503.");
         decision.target = Target::Closed("an unknown action".to_owned());
         out.push(decision);
     }
@@ -356,10 +356,7 @@ fn per_filter(model: &mut Model<'_>, host: &Tree, route: &Tree, decision: &mut D
             if is_disabled && !plugin.is_empty() {
                 decision.plugins.remove(plugin);
             } else {
-                model.note(
-                    member.line,
-                    "The filter's own settings apply here, not the settings of this place.",
-                );
+                model.note(member.line, "The settings of the filter apply here, not these settings.");
             }
         }
     }

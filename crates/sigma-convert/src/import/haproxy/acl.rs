@@ -69,7 +69,7 @@ impl Acls {
         match first.as_str() {
             "if" => Ok(expr),
             "unless" => Ok(expr.not()),
-            other => Err(format!("`{other}` is no condition.")),
+            other => Err(format!("`{other}` is not a condition.")),
         }
     }
 
@@ -113,7 +113,7 @@ impl Acls {
         if let Some(list) = self.named.get(name) {
             return list.iter().cloned().collect::<Result<Vec<_>, _>>().map(Expr::any);
         }
-        predefined(name).ok_or_else(|| format!("The condition `{name}` is not known."))
+        predefined(name).ok_or_else(|| format!("The condition `{name}` is unknown."))
     }
 }
 
@@ -388,7 +388,7 @@ fn boolean(sample: &Sample, patterns: &[String]) -> Result<Expr, String> {
         (Kind::Bool(None), "true") => Expr::True,
         (Kind::Bool(None), "false") => Expr::False,
         (Kind::Bool(vars), _) => atom(vars.clone(), sample.lua.clone(), Subject::Other),
-        _ => return Err("The value is neither true nor false.".to_owned()),
+        _ => return Err("The value is not true or false.".to_owned()),
     };
     Ok(if is_true { expr } else { expr.not() })
 }
@@ -400,7 +400,7 @@ fn numbers(sample: &Sample, method: Method, patterns: &[String]) -> Result<Expr,
         _ => format!("tonumber({})", sample.lua),
     };
     let variable = sample.variable.as_ref().filter(|_| method == Method::Number);
-    let parse = |text: &str| text.parse::<f64>().map_err(|_| format!("`{text}` is no number."));
+    let parse = |text: &str| text.parse::<f64>().map_err(|_| format!("`{text}` is not a number."));
     let one = |operator: &str, number: f64| {
         if let Some(variable) = sample.variable.as_ref().filter(|_| method == Method::Length) {
             let whole = number.max(0.0) as u64;
@@ -454,7 +454,7 @@ fn special(sample: &Sample, subject: &Subject, method: Method, patterns: &[Strin
             let limit = match (operator, number) {
                 ("gt", Some(number)) => number,
                 ("ge", Some(number)) if number > 0 => number - 1,
-                _ => return Err("Counters are compared by `gt` and `ge` only.".to_owned()),
+                _ => return Err("Counters can only be compared with `gt` and `ge`.".to_owned()),
             };
             let (counter, table) = (counter.clone(), table.clone());
             Ok(of(Subject::Above { counter, index: *index, table, number: limit }))
@@ -462,14 +462,14 @@ fn special(sample: &Sample, subject: &Subject, method: Method, patterns: &[Strin
         Subject::NoServers(name) => match (operator, number) {
             ("lt", Some(1)) | ("le" | "eq", Some(0)) | ("0", _) => Ok(of(Subject::NoServers(name.clone()))),
             ("gt", Some(0)) | ("ge", Some(1)) => Ok(of(Subject::NoServers(name.clone())).not()),
-            _ => Err("The number of servers is compared with none only.".to_owned()),
+            _ => Err("The number of servers can only be compared with 0.".to_owned()),
         },
         Subject::Random { of: all, .. } => match (operator, number) {
             ("lt", Some(below)) => Ok(of(Subject::Random { below, of: *all })),
             ("le", Some(below)) => Ok(of(Subject::Random { below: below + 1, of: *all })),
             ("ge", Some(below)) => Ok(of(Subject::Random { below, of: *all }).not()),
             ("gt", Some(below)) => Ok(of(Subject::Random { below: below + 1, of: *all }).not()),
-            _ => Err("A random number is compared by `lt` and the like only.".to_owned()),
+            _ => Err("A random number can only be compared with `lt`, `le`, `gt` or `ge`.".to_owned()),
         },
         _ => {
             // The count of a header: present or not.
@@ -484,7 +484,7 @@ fn special(sample: &Sample, subject: &Subject, method: Method, patterns: &[Strin
             match (method, operator, number) {
                 (_, "gt", Some(0)) | (_, "ge", Some(1)) => Ok(expr),
                 (_, "eq", Some(0)) | (_, "lt", Some(1)) | (_, "0", _) => Ok(expr.not()),
-                _ => Err("The count of a field is compared with none only.".to_owned()),
+                _ => Err("The count of a field can only be compared with 0.".to_owned()),
             }
         }
     }
@@ -512,7 +512,7 @@ pub(super) fn variable_matches(variable: &str, regex: &str, ignores_case: bool) 
 
 /// An address or network without host bits.
 pub(super) fn network(text: &str) -> Result<String, String> {
-    super::super::words::network(text).ok_or_else(|| format!("`{text}` is no address or network."))
+    super::super::words::network(text).ok_or_else(|| format!("`{text}` is not an address or network."))
 }
 
 #[cfg(test)]

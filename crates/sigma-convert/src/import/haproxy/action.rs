@@ -30,7 +30,7 @@ pub(super) fn respond(
 ) -> Result<Target, String> {
     let status = after(words, "deny_status").or_else(|| after(words, "status"));
     let status =
-        status.map_or(Ok(default), |text| text.parse().map_err(|_| format!("`{text}` is no status.")))?;
+        status.map_or(Ok(default), |text| text.parse().map_err(|_| format!("`{text}` is not a status.")))?;
     let mut headers = Vec::new();
     let mut body = None;
     for (kind, is_format) in [("string", false), ("lf-string", true)] {
@@ -74,7 +74,7 @@ pub(super) fn respond(
 fn template(text: &str, variables: &Variables) -> Result<String, String> {
     format::read(text, variables)?
         .template
-        .ok_or_else(|| "The text has a value that only Lua can make.".to_owned())
+        .ok_or_else(|| "The text has a value that only Lua can compute.".to_owned())
 }
 
 /// Reads the words after `redirect`.
@@ -86,7 +86,7 @@ pub(super) fn redirect(
     variables: &Variables,
 ) -> Result<(Target, Option<&'static str>), String> {
     let status = after(words, "code")
-        .map_or(Ok(302), |text| text.parse().map_err(|_| format!("`{text}` is no status.")))?;
+        .map_or(Ok(302), |text| text.parse().map_err(|_| format!("`{text}` is not a status.")))?;
     let drops_query = words.iter().any(|word| word == "drop-query");
     let path = if drops_query { "${uri}" } else { "${request_uri}" };
     let kinds = ["location", "prefix", "scheme"];
@@ -105,7 +105,7 @@ pub(super) fn redirect(
     let remark = words
         .iter()
         .any(|word| matches!(word.as_str(), "set-cookie" | "clear-cookie" | "append-slash"))
-        .then_some("The redirect sets no cookie and adds no slash.");
+        .then_some("Cookies and added slashes of redirects are not converted.");
     Ok((Target::Redirect { status, to }, remark))
 }
 

@@ -81,7 +81,7 @@ impl Translation<'_, '_> {
         for (name, weight) in shares {
             let Some(proxy) = self.proxies.iter().find(|it| it.name == name).cloned() else { continue };
             if proxy.lines.iter().any(|line| line.word(0) == "http-request") {
-                self.tell(line, Outcome::Differs, "Rules of backends that share requests are left out.");
+                self.tell(line, Outcome::Differs, "Rules of backends that share requests are not converted.");
             }
             self.used.insert(proxy.name.clone());
             members.push(json!({"upstream_id": self.upstream(&proxy), "weight": weight}));
@@ -157,7 +157,7 @@ impl Translation<'_, '_> {
 
     /// Closes the routes that an agent of SPOE sees: many of them guard, as firewalls do.
     pub(super) fn agent(&mut self, line: &Line, scope: &mut Scope) {
-        self.close(line, scope, "Agents of SPOE have no counterpart, and may guard.");
+        self.close(line, scope, "SPOE agents have no counterpart and may guard access.");
     }
 
     fn use_backend(&mut self, line: &Line, scope: &Scope) {
@@ -190,7 +190,11 @@ impl Translation<'_, '_> {
             return;
         }
         if let Some((below, of, rest)) = random(&expr) {
-            self.tell(line, Outcome::Differs, "Requests are shared in turn by weight, not by chance.");
+            self.tell(
+                line,
+                Outcome::Differs,
+                "Requests are distributed by weighted round robin, not at random.",
+            );
             self.shares.push((rest, name, below, of));
             return;
         }
@@ -230,7 +234,11 @@ impl Translation<'_, '_> {
             .cloned()
         else {
             let target = Target::Respond { status: 503, body: None, headers: Vec::new() };
-            self.tell(line, Outcome::Missing, format!("There is no backend `{name}`: it answers 503."));
+            self.tell(
+                line,
+                Outcome::Missing,
+                format!("The backend `{name}` does not exist: its route returns 503."),
+            );
             self.decide(line, &scope, Expr::True, target);
             return;
         };
@@ -269,7 +277,7 @@ impl Translation<'_, '_> {
         let rules: &[PathRule] = if is_proxied { &scope.effects.paths } else { &[] };
         let conditional = rules.iter().filter(|rule| rule.condition != Expr::True).count();
         if conditional > MOST_SPLITS {
-            self.tell(line, Outcome::Missing, "Too many conditions change the path; the route answers 503.");
+            self.tell(line, Outcome::Missing, "Too many conditions change the path; the route returns 503.");
             self.emit(
                 line,
                 scope,

@@ -56,7 +56,7 @@ pub(super) fn apply(sample: Sample, call: &Call) -> Result<Sample, String> {
             return Err(format!("The converter `{}` has no counterpart.", call.name));
         }
         "map" | "map_str" | "map_beg" | "map_end" | "map_sub" | "map_dom" | "map_reg" | "map_dir" => {
-            return Err("A map is converted in `use_backend` and in redirects only.".to_owned());
+            return Err("Maps are converted only in `use_backend` and in redirects.".to_owned());
         }
         name => return Err(format!("The converter `{name}` has no counterpart.")),
     })
@@ -69,7 +69,7 @@ fn is_host(sample: &Sample) -> bool {
 /// The host of a request without its port.
 fn host(sample: &Sample) -> Result<Sample, String> {
     if !is_host(sample) {
-        return Err("`host_only` is known for the field Host only.".to_owned());
+        return Err("`host_only` works for the field Host only.".to_owned());
     }
     let lua = if sample.lowered { "lower(ngx.var.host)" } else { "ngx.var.host" };
     Ok(Sample {
@@ -82,5 +82,5 @@ fn host(sample: &Sample) -> Result<Sample, String> {
 }
 
 fn number(text: &str) -> Result<String, String> {
-    text.parse::<i64>().map(|number| number.to_string()).map_err(|_| format!("`{text}` is no number."))
+    text.parse::<i64>().map(|number| number.to_string()).map_err(|_| format!("`{text}` is not a number."))
 }

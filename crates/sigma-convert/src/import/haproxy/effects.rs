@@ -1,4 +1,4 @@
-//! Effects of rules on requests that go on, and the plugins for them.
+//! Effects of rules on requests that continue, and the plugins for them.
 
 use serde_json::{Map, Value, json};
 
@@ -93,7 +93,7 @@ impl Effects {
             filter(&mut fields, &limit.condition)?;
             if plugins.insert(limit.plugin.to_owned(), Value::Object(fields)).is_some() {
                 return Err(
-                    "Two limits of one kind on a route cannot be said: the route answers 503.".to_owned()
+                    "A route cannot have two limits of the same kind: the route returns 503.".to_owned()
                 );
             }
         }
@@ -156,7 +156,8 @@ fn filter(fields: &mut Map<String, Value>, condition: &Expr) -> Result<(), Strin
     if *condition == Expr::True {
         return Ok(());
     }
-    let vars = condition.vars().ok_or("The condition of a guard cannot be said: the route answers 503.")?;
+    let vars =
+        condition.vars().ok_or("The condition of a guard has no counterpart: the route returns 503.")?;
     let meta = fields.entry("_meta".to_owned()).or_insert_with(|| json!({}));
     meta["filter"] = json!([vars]);
     Ok(())

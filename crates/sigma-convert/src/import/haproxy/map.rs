@@ -17,7 +17,7 @@ pub(super) fn read(name: &str, variables: &Variables, files: &dyn Files) -> Resu
     let (inner, after) = rest.rsplit_once(']').ok_or("The expression is not closed.")?;
     let calls = sample::calls(inner)?;
     let Some((last, _)) = calls.split_last().filter(|(last, _)| last.name.starts_with("map")) else {
-        return Err("A name that the request makes needs a map.".to_owned());
+        return Err("A backend name from the request needs a map.".to_owned());
     };
     // The expression before the map, as it is written.
     let cut = inner.rfind(",map").ok_or("The map has no key.")?;
@@ -47,7 +47,7 @@ pub(super) fn read(name: &str, variables: &Variables, files: &dyn Files) -> Resu
             "reg" => pattern,
             other => return Err(format!("The map `map_{other}` has no counterpart.")),
         };
-        regex::Regex::new(&regex).map_err(|_| "A pattern of the map is not valid here.")?;
+        regex::Regex::new(&regex).map_err(|_| "A pattern of the map is not supported.")?;
         let condition = acl::variable_matches(&variable, &regex, key.lowered);
         entries.push(Entry { condition, value: format!("{before}{value}{after}") });
     }

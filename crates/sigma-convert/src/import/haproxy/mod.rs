@@ -36,7 +36,7 @@ use super::Translated;
 use super::decision::{Path, Plan, Target};
 use super::probe::{Probe, borders};
 use super::report::{Report, Verdict};
-use super::source::{Input, Place, Sources};
+use super::source::{Input, SourceLine, Sources};
 use expr::Expr;
 use parser::{Line, Section};
 use proxy::{Kind, Proxy};
@@ -80,7 +80,7 @@ struct Translation<'t, 's> {
     report: Report,
     probes: Vec<Probe>,
     /// Lines with a remark.
-    remarked: HashSet<Place>,
+    remarked: HashSet<SourceLine>,
     proxies: Vec<Proxy>,
     /// Ids of upstreams by backend.
     upstreams: HashMap<String, String>,
@@ -198,9 +198,9 @@ impl<'t, 's> Translation<'t, 's> {
         }
     }
 
-    /// The page of statistics: Sigma has its own, at an address of its own.
+    /// The page of statistics: Sigma has its own, at its own address.
     fn stats(&mut self, proxy: &Proxy, line: &Line, ports: &[u16]) {
-        let text = "Sigma's own state is at `status`, at an address of its own; this path answers 404.";
+        let text = "Sigma's own state is at the address of `status`; this path returns 404.";
         self.tell(line, Outcome::Differs, text);
         let path = proxy.last(&["stats", "uri"]).map_or("/haproxy?stats", |line| line.word(2));
         let path = path.split(['?', ';']).next().unwrap_or("/").to_owned();
@@ -240,7 +240,7 @@ impl<'t, 's> Translation<'t, 's> {
                 }
                 Err(reason) => {
                     let text = format!(
-                        "{} cannot be read: {reason}. Clients get the gateway's own page.",
+                        "Cannot read {}: {reason}. Clients get the gateway's own page.",
                         line.word(2)
                     );
                     self.tell(line, Outcome::Differs, text);

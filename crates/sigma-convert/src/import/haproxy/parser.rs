@@ -2,7 +2,7 @@
 
 use sigma_schema::problem::Problem;
 
-use super::super::source::{Files, Input, Place, Sources};
+use super::super::source::{Files, Input, SourceLine, Sources};
 
 /// Maximum number of words in a line, as in HAProxy with a margin.
 const MOST_WORDS: usize = 1024;
@@ -13,7 +13,7 @@ const MOST_IFS: usize = 64;
 /// A line: its words without quotes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Line {
-    pub place: Place,
+    pub place: SourceLine,
     pub words: Vec<String>,
     /// The text as it is written.
     pub raw: String,
@@ -97,7 +97,7 @@ fn section_line(line: Line, sections: &mut Vec<Section>, reader: &mut Reader<'_>
             Some(section) => section.lines.push(line),
             None => reader.problem(
                 line.place.line,
-                "the line is in no section",
+                "the line is outside a section",
                 "begin with `global` or `defaults`",
             ),
         }
@@ -112,7 +112,7 @@ fn section_line(line: Line, sections: &mut Vec<Section>, reader: &mut Reader<'_>
         (name, _) => (name.to_owned(), None),
     };
     if needs_name && name.is_empty() {
-        reader.problem(line.place.line, &format!("`{kind}` has no name"), "write a name after it");
+        reader.problem(line.place.line, &format!("`{kind}` has no name"), "write a name after the keyword");
     }
     sections.push(Section { kind, name, from, head: line, lines: Vec::new() });
 }
@@ -162,7 +162,11 @@ impl Reader<'_> {
                 continue;
             }
             if self.ifs.iter().all(|(counts, _)| *counts) {
-                out.push(Line { place: Place { file, line: number }, words, raw: raw.trim().to_owned() });
+                out.push(Line {
+                    place: SourceLine { file, line: number },
+                    words,
+                    raw: raw.trim().to_owned(),
+                });
             }
         }
         out

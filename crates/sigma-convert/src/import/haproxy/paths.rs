@@ -13,14 +13,14 @@ pub(super) fn rule(name: &str, words: &[String], condition: Expr, scope: &Scope)
     if condition
         .has(|subject| matches!(subject, Subject::Above { .. } | Subject::Credentials(_) | Subject::Response))
     {
-        return Err("The condition cannot choose a path.".to_owned());
+        return Err("The condition cannot select a path.".to_owned());
     }
     let mut fields = Map::new();
     let word = |at: usize| words.get(at).map_or("", String::as_str);
     let template = |text: &str| -> Result<String, String> {
         format::read(text, &scope.variables)?
             .template
-            .ok_or_else(|| "The text has a value that only Lua can make.".to_owned())
+            .ok_or_else(|| "The text has a value that only Lua can compute.".to_owned())
     };
     match name {
         "set-method" => drop(fields.insert("method".to_owned(), word(1).into())),
@@ -57,14 +57,14 @@ pub(super) fn rule(name: &str, words: &[String], condition: Expr, scope: &Scope)
                 })
                 .collect();
             if text.contains("${args}") {
-                return Err("The new query is made of the old one.".to_owned());
+                return Err("The new query depends on the old one.".to_owned());
             }
             fields.insert("args".to_owned(), json!({"pass": [], "set": set}));
         }
         "set-uri" => {
             let text = template(word(1))?;
             if !text.starts_with('/') || text.contains("${args}") {
-                return Err("The new target is no path with texts.".to_owned());
+                return Err("The new target is not a fixed path.".to_owned());
             }
             fields.insert("uri".to_owned(), text.into());
             fields.insert("args".to_owned(), json!({"pass": []}));
@@ -86,7 +86,7 @@ fn on_target(regex: &str, all: bool) -> Result<String, String> {
         None => (body, any),
     };
     let whole = format!("{start}(?:{body}){end}");
-    regex::Regex::new(&whole).map_err(|_| "The regular expression is not valid here.")?;
+    regex::Regex::new(&whole).map_err(|_| "The regular expression is not supported.")?;
     Ok(whole)
 }
 

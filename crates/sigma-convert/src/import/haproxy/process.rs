@@ -64,9 +64,9 @@ impl Translation<'_, '_> {
         let (format, missing) = log_format(line.word(1));
         self.plan.settings.insert("access_log".to_owned(), json!({"path": "stdout", "format": format}));
         match missing.is_empty() {
-            true => self.tell(&line, Outcome::Differs, "Lines go to the standard output."),
+            true => self.tell(&line, Outcome::Differs, "Log lines go to standard output."),
             false => {
-                let text = format!("Lines go to the standard output, without {}.", missing.join(", "));
+                let text = format!("Log lines go to standard output, without {}.", missing.join(", "));
                 self.tell(&line, Outcome::Differs, text);
             }
         }
@@ -153,9 +153,10 @@ pub(super) fn verdict(section: &Section, line: &Line) -> (Outcome, &'static str)
     match section.kind.as_str() {
         "global" => global(line),
         "resolvers" => match line.word(0) {
-            "nameserver" => {
-                (Outcome::Differs, "Names are resolved by `dns.servers`; without it by the system's servers.")
-            }
+            "nameserver" => (
+                Outcome::Differs,
+                "Names are resolved with `dns.servers`, or with the system's servers if it is not set.",
+            ),
             _ => (Outcome::Nothing, "Names are resolved again when their records expire."),
         },
         "peers" | "program" | "ring" | "log-forward" | "traces" | "mailers" => {
@@ -188,12 +189,12 @@ fn global(line: &Line) -> (Outcome, &'static str) {
         "ssl-server-verify" => {
             (Outcome::Differs, "Certificates of servers are verified unless their line has `verify none`.")
         }
-        "log" => (Outcome::Differs, "Lines of requests are off: set `access_log`."),
+        "log" => (Outcome::Differs, "The access log is off: set `access_log`."),
         "stats" => (Outcome::Differs, "Sigma is controlled by `control` and `sigma ctl`."),
         "chroot" | "daemon" | "pidfile" | "master-worker" => {
             (Outcome::Nothing, "The service manager and `process` set how Sigma runs.")
         }
-        _ => (Outcome::Nothing, "It is tuning without a counterpart."),
+        _ => (Outcome::Nothing, "This tuning option has no counterpart."),
     }
 }
 
@@ -229,7 +230,7 @@ fn of_proxy(line: &Line) -> (Outcome, &'static str) {
             "connect" | "client" | "server" | "http-request" | "http-keep-alive" | "tunnel" | "check"
             | "queue" | "client-fin",
         ) => (Outcome::Done, ""),
-        ("timeout", _) => (Outcome::Nothing, "It is a time that Sigma does not have."),
+        ("timeout", _) => (Outcome::Nothing, "This timeout has no counterpart."),
         (
             "option",
             "forwardfor" | "httpchk" | "redispatch" | "http-server-close" | "httpclose" | "http-keep-alive"
@@ -244,12 +245,12 @@ fn of_proxy(line: &Line) -> (Outcome, &'static str) {
             | "log-separate-errors"
             | "logasap"
             | "log-health-checks",
-        ) => (Outcome::Differs, "Lines of requests are off: set `access_log`."),
+        ) => (Outcome::Differs, "The access log is off: set `access_log`."),
         (
             "log" | "log-format" | "log-format-sd" | "log-tag" | "unique-id-format" | "unique-id-header"
             | "capture" | "declare",
             _,
-        ) => (Outcome::Differs, "Lines of requests are off: set `access_log`."),
+        ) => (Outcome::Differs, "The access log is off: set `access_log`."),
         (
             "option",
             "accept-invalid-http-request"
@@ -257,16 +258,16 @@ fn of_proxy(line: &Line) -> (Outcome, &'static str) {
             | "accept-invalid-http-response",
         ) => (Outcome::Differs, "Sigma refuses invalid messages."),
         ("filter", _) => (Outcome::Missing, "Filters of HAProxy do not run here."),
-        ("monitor", _) => (Outcome::Nothing, "The state of Sigma is at `status`."),
+        ("monitor", _) => (Outcome::Nothing, "The state of Sigma is at the address of `status`."),
         ("errorfiles" | "errorloc" | "errorloc302" | "errorloc303" | "http-error", _) => {
             (Outcome::Missing, "Write the plugin error-page for these statuses.")
         }
         ("use-server", _) => {
-            (Outcome::Missing, "Servers are not chosen by a rule: make an upstream of the server.")
+            (Outcome::Missing, "Rules cannot select a server: create an upstream for the server.")
         }
         ("use-fcgi-app", _) => (Outcome::Missing, "Write `scheme: fcgi` and `fastcgi` for the upstream."),
         ("stick" | "hold" | "no" | "option", _) => (Outcome::Done, ""),
-        _ => (Outcome::Nothing, "It is tuning without a counterpart."),
+        _ => (Outcome::Nothing, "This tuning option has no counterpart."),
     }
 }
 

@@ -43,7 +43,7 @@ impl Translation<'_, '_> {
                 Err(reason) => self.tell(line, Outcome::Missing, reason),
             },
             "inspect-delay" | "wait-for-handshake" | "disable-l7-retry" | "normalize-uri" | "strict-mode" => {
-                self.tell(line, Outcome::Nothing, "Sigma needs no such step.");
+                self.tell(line, Outcome::Nothing, "Sigma does not need this step.");
             }
             "capture"
             | "set-log-level"
@@ -55,7 +55,7 @@ impl Translation<'_, '_> {
             | "early-hint"
             | "unset-var"
             | "set-bandwidth-limit" => {
-                self.tell(line, Outcome::Nothing, "It is without effect here.");
+                self.tell(line, Outcome::Nothing, "It has no effect here.");
             }
             "send-spoe-group" => self.agent(line, scope),
             "wait-for-body" => {
@@ -66,7 +66,7 @@ impl Translation<'_, '_> {
         }
     }
 
-    /// Rules that change what goes on.
+    /// Rules that change what continues.
     fn effect(
         &mut self,
         line: &Line,
@@ -99,7 +99,7 @@ impl Translation<'_, '_> {
                 self.tell(
                     line,
                     Outcome::Differs,
-                    "Sigma's own metrics are at the plugin prometheus; this path answers 404.",
+                    "The plugin prometheus has Sigma's own metrics; this path returns 404.",
                 );
                 let target = Target::Respond { status: 404, body: None, headers: Vec::new() };
                 self.decide(line, scope, expr, target);
@@ -108,7 +108,7 @@ impl Translation<'_, '_> {
             name if name.starts_with("track-sc") => track(name, words, expr, scope),
             name if name.starts_with("sc-") => Ok(()),
             name if name.starts_with("lua.") || name == "lua" => {
-                self.tell(line, Outcome::Guard, "It is Lua for HAProxy, which may guard: later routes are closed; write it as serverless-pre-function.");
+                self.tell(line, Outcome::Guard, "Lua for HAProxy may guard access, so later routes are closed: write it as serverless-pre-function.");
                 scope.effects.closed.get_or_insert_with(|| "Lua of HAProxy".to_owned());
                 return;
             }
@@ -145,7 +145,7 @@ impl Translation<'_, '_> {
             return self.limit(line, name, words, expr, scope);
         }
         if name == "auth" {
-            return self.close(line, scope, "`auth` without a list of users cannot be said.");
+            return self.close(line, scope, "`auth` needs a list of users.");
         }
         let default = if name == "return" { 200 } else { 403 };
         let target = match name {
@@ -199,10 +199,10 @@ impl Translation<'_, '_> {
         let is_plain =
             !condition.has(|subject| matches!(subject, Subject::Credentials(_) | Subject::Above { .. }));
         let Some(fields) = list.filter(|_| is_plain).and_then(|list| self.users.get(&list).cloned()) else {
-            return self.close(line, scope, "The condition on credentials cannot be said.");
+            return self.close(line, scope, "The condition on credentials has no counterpart.");
         };
         if scope.effects.auth.is_some() {
-            return self.close(line, scope, "A second list of users on one route cannot be said.");
+            return self.close(line, scope, "A route cannot have a second list of users.");
         }
         let mut fields = match fields {
             Ok(fields) => fields,
@@ -236,7 +236,11 @@ impl Translation<'_, '_> {
             }
         }
         let Some(Subject::Above { counter, index, table, number }) = above else {
-            return self.close(line, scope, "A condition on a counter among alternatives cannot be said.");
+            return self.close(
+                line,
+                scope,
+                "A condition on a counter cannot be one of several alternatives.",
+            );
         };
         let tracked = match index {
             UNTRACKED => Some(Tracked {
@@ -276,7 +280,7 @@ impl Translation<'_, '_> {
                     fields.insert("group".to_owned(), group.into());
                 }
                 scope.effects.limits.push(Limit { condition, plugin, fields });
-                let text = "Refused requests do not count here; HAProxy counts them too, so a client that goes on is refused longer.";
+                let text = "Refused requests do not count here. HAProxy counts them too, so it refuses a client that keeps sending for longer.";
                 self.tell(line, Outcome::Differs, text);
             }
             Err(reason) => self.close(line, scope, &reason),
@@ -315,13 +319,13 @@ impl Translation<'_, '_> {
                 self.tell(
                     line,
                     Outcome::Guard,
-                    "A response that is refused by its fields cannot be said; later routes are closed.",
+                    "Responses cannot be refused by their fields; later routes are closed.",
                 );
                 scope.effects.closed.get_or_insert_with(|| "a rule denies responses".to_owned());
             }
             "allow" | "capture" | "set-log-level" | "set-nice" | "set-tos" | "set-mark" | "sc-inc-gpc0"
             | "strict-mode" => {
-                self.tell(line, Outcome::Nothing, "It is without effect here.");
+                self.tell(line, Outcome::Nothing, "It has no effect here.");
             }
             other => self.tell(line, Outcome::Missing, format!("`{other}` of responses has no counterpart.")),
         }
@@ -389,13 +393,13 @@ fn field_rule(name: &str, words: &[String], condition: Expr, scope: &Scope) -> R
         "del-header" => {
             if words.get(2).is_some_and(|word| word == "-m") && words.get(3).is_none_or(|word| word != "str")
             {
-                return Err("Fields are removed by their whole name only.".to_owned());
+                return Err("Fields can only be removed by their whole name.".to_owned());
             }
             Change::Delete
         }
         _ => {
             let regex = words.get(2).ok_or("There is no regular expression.")?.clone();
-            regex::Regex::new(&regex).map_err(|_| "The regular expression is not valid here.")?;
+            regex::Regex::new(&regex).map_err(|_| "The regular expression is not supported.")?;
             let by = words.get(3).map_or("", String::as_str);
             if by.contains("%[") {
                 return Err("The replacement has a value of the request.".to_owned());
@@ -421,7 +425,7 @@ fn set_variable(
     if condition != Expr::True {
         scope.variables.remove(&variable);
         return Err(
-            "A variable that is set under a condition cannot be said; rules that read it are left out."
+            "Variables that are set under a condition are not converted; rules that read them are dropped."
                 .to_owned(),
         );
     }
@@ -500,7 +504,7 @@ fn limit(
             let period = period.ok_or("No stick table stores this rate.")?;
             let seconds = period.div_ceil(1000).max(1);
             if number == 0 {
-                return Err("A limit of no request refuses all.".to_owned());
+                return Err("A limit of 0 requests refuses all requests.".to_owned());
             }
             fields.insert("count".to_owned(), number.into());
             fields.insert("time_window".to_owned(), seconds.into());
@@ -537,7 +541,7 @@ mod tests {
     #[test]
     fn stick_tables_have_rates() {
         let line = Line {
-            place: super::super::super::source::Place::default(),
+            place: super::super::super::source::SourceLine::default(),
             words: "stick-table type ip size 1m store http_req_rate(60s),gpc0"
                 .split(' ')
                 .map(str::to_owned)

@@ -90,7 +90,7 @@ fn fetch(call: &Call, variables: &Variables) -> Result<Sample, String> {
     Ok(match name {
         "hdr" | "req.hdr" | "req.fhdr" | "hdr_ip" | "req.hdr_ip" | "hdr_val" | "req.hdr_val" | "shdr" => {
             let mut sample = request(arg(0))?;
-            // The value is the last one of a list, unless the whole field is asked for.
+            // The value is the last one of a list, unless the whole field is requested.
             if name != "req.fhdr" && sample.kind != Kind::Host {
                 sample.lua = format!("last({})", sample.lua);
                 sample.text = None;
@@ -181,7 +181,7 @@ fn further(call: &Call, variables: &Variables) -> Result<Sample, String> {
             variables
                 .get(name)
                 .cloned()
-                .ok_or_else(|| format!("No line before sets the variable `{name}` in all cases."))?
+                .ok_or_else(|| format!("No earlier line always sets the variable `{name}`."))?
         }
         "date" => Sample::lua("tostring(ngx.time())".to_owned(), Kind::Number),
         "rand" => {
@@ -222,7 +222,7 @@ fn counter(call: &Call) -> Option<Sample> {
 fn word(name: Option<&str>) -> Result<&str, String> {
     let name = name.ok_or("A fetch has no name.")?;
     let is_word = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-    if is_word { Ok(name) } else { Err(format!("No variable has the name `{name}`.")) }
+    if is_word { Ok(name) } else { Err(format!("`{name}` is not the name of a variable.")) }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ const MOST_OF_TEMPLATE: u32 = 256;
 
 /// The result: fields of the upstream and remarks on lines.
 #[derive(Debug, Default)]
-pub(super) struct Made {
+pub(super) struct ServerFields {
     pub fields: Map<String, Value>,
     pub remarks: Vec<Note>,
 }
@@ -173,8 +173,8 @@ fn servers(proxy: &Proxy) -> Vec<Server> {
 }
 
 /// Makes the upstream of a backend.
-pub(super) fn upstream(proxy: &Proxy, files: &dyn Files) -> Made {
-    let mut made = Made::default();
+pub(super) fn upstream(proxy: &Proxy, files: &dyn Files) -> ServerFields {
+    let mut made = ServerFields::default();
     let servers = servers(proxy);
     let has_backup = servers.iter().any(|server| server.has("backup"));
     let mut states = Map::new();
@@ -208,11 +208,11 @@ pub(super) fn upstream(proxy: &Proxy, files: &dyn Files) -> Made {
     made
 }
 
-fn note(made: &mut Made, line: &Line, text: &str) {
+fn note(made: &mut ServerFields, line: &Line, text: &str) {
     made.remarks.push(Note { line: line.clone(), text: text.to_owned(), guards: false });
 }
 
-fn balance(proxy: &Proxy, made: &mut Made) {
+fn balance(proxy: &Proxy, made: &mut ServerFields) {
     let Some(line) = proxy.last(&["balance"]) else { return };
     let (name, argument) = match line.word(1).split_once('(') {
         Some((name, rest)) => (name.to_owned(), rest.trim_end_matches(')').to_owned()),
@@ -230,7 +230,11 @@ fn balance(proxy: &Proxy, made: &mut Made) {
             return;
         }
         "first" => {
-            note(made, line, "Servers are not filled one after the other: requests go round.");
+            note(
+                made,
+                line,
+                "Sigma does not fill servers one after the other: the upstream uses round robin.",
+            );
             return;
         }
         "source" => "remote_addr".to_owned(),
@@ -240,12 +244,12 @@ fn balance(proxy: &Proxy, made: &mut Made) {
         "hash" => match super::sample::read(&argument, &super::sample::Variables::new()) {
             Ok(sample) if sample.variable.is_some() => sample.variable.unwrap_or_default(),
             _ => {
-                note(made, line, "The key of the hash has no variable: requests go round.");
+                note(made, line, "The key of the hash has no variable: the upstream uses round robin.");
                 return;
             }
         },
         _ => {
-            note(made, line, "The way of balancing has no counterpart: requests go round.");
+            note(made, line, "The load-balancing method has no counterpart: the upstream uses round robin.");
             return;
         }
     };
@@ -258,10 +262,10 @@ fn balance(proxy: &Proxy, made: &mut Made) {
     {
         made.fields.insert("bounded_load".to_owned(), factor.into());
     }
-    note(made, line, "The hash is another one, so keys move to other servers once.");
+    note(made, line, "The hash function differs, so keys move to other servers once.");
 }
 
-fn timeouts(proxy: &Proxy, made: &mut Made) {
+fn timeouts(proxy: &Proxy, made: &mut ServerFields) {
     let seconds = |name: &str, default: f64| {
         proxy.timeout(name).map_or(default, |time| (time as f64 / 1000.0).max(0.001))
     };
@@ -272,7 +276,7 @@ fn timeouts(proxy: &Proxy, made: &mut Made) {
     );
 }
 
-fn retries(proxy: &Proxy, made: &mut Made) {
+fn retries(proxy: &Proxy, made: &mut ServerFields) {
     let count = proxy.last(&["retries"]).and_then(|line| line.word(1).parse::<u64>().ok()).unwrap_or(3);
     made.fields.insert("retries".to_owned(), count.into());
     let mut conditions = Vec::new();
@@ -309,7 +313,7 @@ fn retries(proxy: &Proxy, made: &mut Made) {
 }
 
 /// TLS, limits, protocols of connections.
-fn connections(proxy: &Proxy, servers: &[Server], made: &mut Made, files: &dyn Files) {
+fn connections(proxy: &Proxy, servers: &[Server], made: &mut ServerFields, files: &dyn Files) {
     let is_tcp = proxy.is_tcp();
     let Some(first) = servers.first() else {
         if is_tcp {
@@ -346,7 +350,7 @@ fn connections(proxy: &Proxy, servers: &[Server], made: &mut Made, files: &dyn F
                             made,
                             line,
                             &format!(
-                                "{path} cannot be read ({reason}): the system's authorities verify the servers; set `tls.ca`."
+                                "Cannot read {path} ({reason}): the system's authorities verify the servers; set `tls.ca`."
                             ),
                         );
                     }
@@ -385,7 +389,7 @@ fn connections(proxy: &Proxy, servers: &[Server], made: &mut Made, files: &dyn F
     }
 }
 
-fn checks(proxy: &Proxy, servers: &[Server], made: &mut Made) {
+fn checks(proxy: &Proxy, servers: &[Server], made: &mut ServerFields) {
     let Some(server) = servers.iter().find(|server| server.has("check")) else { return };
     let seconds = |name: &str, default: u64| server.milliseconds(name).unwrap_or(default) as f64 / 1000.0;
     let interval = seconds("inter", 2000);
@@ -415,7 +419,7 @@ fn checks(proxy: &Proxy, servers: &[Server], made: &mut Made) {
         note(
             made,
             line,
-            "Probes are one request or one connection: sequences of sending and expecting are left out.",
+            "A probe is one request or one connection: sequences of send and expect are not converted.",
         );
     }
     if server.has("agent-check") {
@@ -423,7 +427,7 @@ fn checks(proxy: &Proxy, servers: &[Server], made: &mut Made) {
     }
 }
 
-fn http_check(proxy: &Proxy, line: &Line, server: &Server, active: &mut Value, made: &mut Made) {
+fn http_check(proxy: &Proxy, line: &Line, server: &Server, active: &mut Value, made: &mut ServerFields) {
     let is_tls = server.has("check-ssl") || (server.has("ssl") && !server.has("no-check-ssl"));
     active["type"] = if is_tls { "https" } else { "http" }.into();
     if is_tls && server.option("verify") == Some("none") {
@@ -487,7 +491,7 @@ fn http_check(proxy: &Proxy, line: &Line, server: &Server, active: &mut Value, m
     }
 }
 
-fn sessions(proxy: &Proxy, made: &mut Made) {
+fn sessions(proxy: &Proxy, made: &mut ServerFields) {
     if let Some(line) = proxy.last(&["cookie"]) {
         let words = line.from(2);
         let has = |name: &str| words.iter().any(|word| word == name);
@@ -498,12 +502,12 @@ fn sessions(proxy: &Proxy, made: &mut Made) {
             if let Some(domain) = after("domain") {
                 cookie["domain"] = domain.trim_start_matches('.').into();
             }
-            let secret = format!("set a secret of your own for {}", proxy.name);
+            let secret = format!("set your own secret for {}", proxy.name);
             made.fields.insert("session_affinity".to_owned(), json!({"cookie": cookie, "secret": secret}));
             note(
                 made,
                 line,
-                "The cookie has a keyed hash of the node instead of the server's name: sessions begin again once; set `session_affinity.secret`.",
+                "The cookie has a keyed hash of the node, not the name of the server: sessions start again once. Set `session_affinity.secret`.",
             );
         } else {
             made.fields.insert("stick_table".to_owned(), json!({"cookie": line.word(1)}));

@@ -50,9 +50,9 @@ impl Translation<'_, '_> {
                     self.tell(
                         line,
                         Outcome::Guard,
-                        "Sessions are chosen by their server name only: they are closed.",
+                        "Sessions can only be selected by their server name: they are closed.",
                     );
-                    closed.get_or_insert_with(|| "a condition on sessions cannot be said".to_owned());
+                    closed.get_or_insert_with(|| "a condition on sessions has no counterpart".to_owned());
                 }
             }
         }
@@ -90,14 +90,14 @@ impl Translation<'_, '_> {
                     self.tell(
                         line,
                         Outcome::Guard,
-                        "Sessions are refused by their address only: they are closed.",
+                        "Sessions can only be refused by their address: they are closed.",
                     );
-                    closed.get_or_insert_with(|| "a guard of sessions cannot be said".to_owned());
+                    closed.get_or_insert_with(|| "a guard of sessions has no counterpart".to_owned());
                 }
             },
             _ => {
-                self.tell(line, Outcome::Guard, "The rule cannot be said for sessions: they are closed.");
-                closed.get_or_insert_with(|| "a rule of sessions cannot be said".to_owned());
+                self.tell(line, Outcome::Guard, "The rule has no counterpart for sessions: they are closed.");
+                closed.get_or_insert_with(|| "a rule of sessions has no counterpart".to_owned());
             }
         }
     }

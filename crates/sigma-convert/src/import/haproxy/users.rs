@@ -21,7 +21,7 @@ pub(super) fn fields(section: &Section) -> Result<Map<String, Value>, String> {
             }
             "password" => {
                 return Err(format!(
-                    "The password of `{name}` has a hash that Sigma refuses: make a new one with SHA-512."
+                    "The hash of the password of `{name}` is not supported: make a new one with SHA-512."
                 ));
             }
             _ => return Err(format!("`{name}` has no password.")),

@@ -1,7 +1,7 @@
 //! Kong's declarative configuration (decK), format versions 1.1 to 3.0.
 //!
 //! Routes are ordered as Kong's traditional router orders them: by the kinds of their conditions, plain hosts first,
-//! regular expressions by `regex_priority`, then the longest prefix. Each path of a route is a decision of its own.
+//! regular expressions by `regex_priority`, then the longest prefix. Each path of a route is its own decision.
 
 mod plugins;
 mod route;
@@ -17,7 +17,7 @@ use super::Translated;
 use super::decision::{Certificate, Listener, Plan};
 use super::nodes::{self, Data, Lines, Node};
 use super::report::{Report, Verdict};
-use super::source::{Input, Place, Sources};
+use super::source::{Input, SourceLine, Sources};
 
 /// Converts a declarative configuration.
 pub(super) fn translate(input: &Input<'_>) -> Result<Translated, Vec<Problem>> {
@@ -68,25 +68,25 @@ struct Translation<'t, 's> {
     plan: Plan,
     report: Report,
     probes: Vec<super::probe::Probe>,
-    told: HashSet<Place>,
+    told: HashSet<SourceLine>,
 }
 
 impl Translation<'_, '_> {
     /// Adds a remark on a line.
-    fn tell(&mut self, place: Place, verdict: Verdict, text: impl Into<String>) {
+    fn tell(&mut self, place: SourceLine, verdict: Verdict, text: impl Into<String>) {
         let source = self.source(place);
         self.told.insert(place);
         self.report.add(place, &source, verdict, text);
     }
 
     /// Adds a remark on a line that guards access.
-    fn tell_guard(&mut self, place: Place, text: impl Into<String>) {
+    fn tell_guard(&mut self, place: SourceLine, text: impl Into<String>) {
         let source = self.source(place);
         self.told.insert(place);
         self.report.add_guard(place, &source, Verdict::NotPossible, text);
     }
 
-    fn source(&self, place: Place) -> String {
+    fn source(&self, place: SourceLine) -> String {
         self.lines.at(place).to_owned()
     }
 
@@ -119,7 +119,7 @@ impl Translation<'_, '_> {
         );
         self.services(roots, &global);
         for node in list(roots, "vaults").into_iter().chain(list(roots, "keys")) {
-            self.tell(node.place, Verdict::NotPossible, "Write the manager of secrets at `secrets`.");
+            self.tell(node.place, Verdict::NotPossible, "Configure the secret manager in `secrets`.");
         }
         self.rest(roots);
     }
@@ -202,14 +202,14 @@ impl Translation<'_, '_> {
         for it in own {
             self.tell_guard(
                 it.place,
-                "Plugins of single consumers are not converted: write them at the consumer.",
+                "Plugins of single consumers are not converted: add them to the consumer.",
             );
         }
     }
 
     /// Remarks for the lines that nothing was said about.
     fn rest(&mut self, roots: &[Node]) {
-        let mut known: Vec<(Place, String)> = Vec::new();
+        let mut known: Vec<(SourceLine, String)> = Vec::new();
         for root in roots {
             for (key, node) in root.members() {
                 node.visit(&mut |inner| known.push((inner.place, key.clone())));
@@ -227,7 +227,7 @@ impl Translation<'_, '_> {
         }
         for (file, source) in (0u16..).zip(self.input.files) {
             for (line, text) in (1u32..).zip(source.text.lines()) {
-                let place = Place { file, line };
+                let place = SourceLine { file, line };
                 let text = text.trim();
                 if !text.is_empty() && !text.starts_with('#') && text != "---" && self.told.insert(place) {
                     self.report.add(place, text, Verdict::Done, "");

@@ -28,7 +28,7 @@ impl Plugins {
 }
 
 /// The result of a plugin: name and fields, or why it has no counterpart.
-enum Made {
+enum ConvertedPlugin {
     Plugin(&'static str, Value),
     Differs(&'static str, Value, &'static str),
     Missing(String),
@@ -57,7 +57,7 @@ impl Translation<'_, '_> {
     /// Converts a list of plugins.
     pub(super) fn plugins_of(&mut self, list: &[&Node]) -> Plugins {
         let mut plugins = Plugins::default();
-        let empty = Node::null(super::Place::default());
+        let empty = Node::null(super::SourceLine::default());
         for node in list {
             let name = node.text_of("name").unwrap_or_default();
             if node.get("enabled").and_then(Node::boolean) == Some(false) {
@@ -70,16 +70,16 @@ impl Translation<'_, '_> {
                 "request-termination" | "redirect" | "aws-lambda" | "azure-functions"
             );
             match convert(&name, config) {
-                Made::Plugin(ours, fields) => {
+                ConvertedPlugin::Plugin(ours, fields) => {
                     self.tell(node.place, Verdict::Done, "");
                     plugins.fields.insert(ours.to_owned(), fields);
                 }
-                Made::Differs(ours, fields, text) => {
+                ConvertedPlugin::Differs(ours, fields, text) => {
                     self.tell(node.place, Verdict::Differs, text);
                     plugins.fields.insert(ours.to_owned(), fields);
                 }
-                Made::Missing(text) => self.tell(node.place, Verdict::NotPossible, text),
-                Made::Guard(text) => {
+                ConvertedPlugin::Missing(text) => self.tell(node.place, Verdict::NotPossible, text),
+                ConvertedPlugin::Guard(text) => {
                     self.tell_guard(node.place, format!("{text} Its routes answer 503."));
                     plugins.closed.get_or_insert(text);
                 }
@@ -89,17 +89,18 @@ impl Translation<'_, '_> {
     }
 }
 
-fn convert(name: &str, config: &Node) -> Made {
+fn convert(name: &str, config: &Node) -> ConvertedPlugin {
     match name {
         "acl" => {
             let (allow, deny) = (config.texts_of("allow"), config.texts_of("deny"));
             let field = if allow.is_empty() { "deny_labels" } else { "allow_labels" };
             let groups = if allow.is_empty() { deny } else { allow };
-            Made::Plugin("acl", json!({field: {"group": groups}}))
+            ConvertedPlugin::Plugin("acl", json!({field: {"group": groups}}))
         }
-        "basic-auth" => {
-            Made::Plugin("basic-auth", json!({"hide_credentials": flag(config, "hide_credentials")}))
-        }
+        "basic-auth" => ConvertedPlugin::Plugin(
+            "basic-auth",
+            json!({"hide_credentials": flag(config, "hide_credentials")}),
+        ),
         "key-auth" => key_auth(config),
         "jwt" => jwt(config),
         "cors" => cors(config),
@@ -109,9 +110,9 @@ fn convert(name: &str, config: &Node) -> Made {
             };
             let (allow, deny) = (networks("allow"), networks("deny"));
             match (allow.is_empty(), deny.is_empty()) {
-                (false, true) => Made::Plugin("ip-restriction", json!({"whitelist": allow})),
-                (true, false) => Made::Plugin("ip-restriction", json!({"blacklist": deny})),
-                _ => Made::Guard("A list of both allowed and denied addresses cannot be said.".to_owned()),
+                (false, true) => ConvertedPlugin::Plugin("ip-restriction", json!({"whitelist": allow})),
+                (true, false) => ConvertedPlugin::Plugin("ip-restriction", json!({"blacklist": deny})),
+                _ => ConvertedPlugin::Guard("A list cannot both allow and deny addresses.".to_owned()),
             }
         }
         "bot-detection" => {
@@ -125,11 +126,15 @@ fn convert(name: &str, config: &Node) -> Made {
                 fields.insert("denylist".to_owned(), json!(deny));
             }
             if fields.is_empty() {
-                return Made::Guard(
-                    "Kong's own list of robots is not known here: write ua-restriction.".to_owned(),
+                return ConvertedPlugin::Guard(
+                    "Kong's own list of bots is not available: use ua-restriction.".to_owned(),
                 );
             }
-            Made::Differs("ua-restriction", Value::Object(fields), "Kong's own list of robots is left out.")
+            ConvertedPlugin::Differs(
+                "ua-restriction",
+                Value::Object(fields),
+                "Kong's own list of bots is not converted.",
+            )
         }
         "rate-limiting" => rate_limit(config),
         "request-size-limiting" => {
@@ -139,7 +144,7 @@ fn convert(name: &str, config: &Node) -> Made {
                 _ => 1_000_000.0,
             };
             let size = (number(config, "allowed_payload_size", 128.0) * unit) as u64;
-            Made::Plugin("client-control", json!({"max_body_size": size}))
+            ConvertedPlugin::Plugin("client-control", json!({"max_body_size": size}))
         }
         "request-termination" => {
             let status = number(config, "status_code", 503.0) as u16;
@@ -151,60 +156,60 @@ fn convert(name: &str, config: &Node) -> Made {
                 abort["body"] = body.replace('$', "\\$").into();
                 abort["headers"] = json!({"Content-Type": config.text_of("content_type").unwrap_or_else(|| "application/json; charset=utf-8".to_owned())});
             }
-            Made::Plugin("fault-injection", json!({"abort": abort}))
+            ConvertedPlugin::Plugin("fault-injection", json!({"abort": abort}))
         }
         "request-transformer" => request_transformer(config),
         "response-transformer" => response_transformer(config),
         "correlation-id" => {
             let header = config.text_of("header_name").unwrap_or_else(|| "Kong-Request-ID".to_owned());
-            Made::Plugin(
+            ConvertedPlugin::Plugin(
                 "request-id",
                 json!({"header_name": header, "include_in_response": flag(config, "echo_downstream")}),
             )
         }
-        "prometheus" => Made::Plugin("prometheus", json!({})),
+        "prometheus" => ConvertedPlugin::Plugin("prometheus", json!({})),
         _ => further(name, config),
     }
 }
 
-fn further(name: &str, config: &Node) -> Made {
+fn further(name: &str, config: &Node) -> ConvertedPlugin {
     let text = |name: &str| config.text_of(name).unwrap_or_default();
     match name {
-        "http-log" => Made::Plugin("http-logger", json!({"uri": text("http_endpoint")})),
-        "tcp-log" => Made::Plugin(
+        "http-log" => ConvertedPlugin::Plugin("http-logger", json!({"uri": text("http_endpoint")})),
+        "tcp-log" => ConvertedPlugin::Plugin(
             "tcp-logger",
             json!({"host": text("host"), "port": number(config, "port", 0.0) as u16}),
         ),
-        "udp-log" => Made::Plugin(
+        "udp-log" => ConvertedPlugin::Plugin(
             "udp-logger",
             json!({"host": text("host"), "port": number(config, "port", 0.0) as u16}),
         ),
-        "file-log" => Made::Plugin("file-logger", json!({"path": text("path")})),
-        "grpc-web" => Made::Plugin("grpc-web", json!({})),
-        "zipkin" => Made::Plugin(
+        "file-log" => ConvertedPlugin::Plugin("file-logger", json!({"path": text("path")})),
+        "grpc-web" => ConvertedPlugin::Plugin("grpc-web", json!({})),
+        "zipkin" => ConvertedPlugin::Plugin(
             "zipkin",
             json!({"endpoint": text("http_endpoint"), "sample_ratio": number(config, "sample_ratio", 0.001)}),
         ),
-        "redirect" => Made::Differs(
+        "redirect" => ConvertedPlugin::Differs(
             "redirect",
             json!({"ret_code": number(config, "status_code", 301.0) as u16, "uri": text("location")}),
             "The path of the request is not kept.",
         ),
-        "proxy-cache" => Made::Missing("Write `cache` of the route.".to_owned()),
-        "pre-function" | "post-function" => {
-            Made::Guard("Functions for Kong may guard: write them as serverless functions.".to_owned())
-        }
+        "proxy-cache" => ConvertedPlugin::Missing("Write `cache` of the route.".to_owned()),
+        "pre-function" | "post-function" => ConvertedPlugin::Guard(
+            "Functions for Kong may guard access: write them as serverless functions.".to_owned(),
+        ),
         name if GUARDS.contains(&name)
             || name.contains("auth")
             || name.contains("openid")
             || name.contains("limit") =>
         {
-            Made::Guard(format!("`{name}` has no counterpart."))
+            ConvertedPlugin::Guard(format!("`{name}` has no counterpart."))
         }
         "opentelemetry" | "datadog" | "statsd" | "syslog" | "loggly" | "acme" => {
-            Made::Missing(format!("Write the plugin or setting of Sigma for `{name}`."))
+            ConvertedPlugin::Missing(format!("Write the plugin or setting of Sigma for `{name}`."))
         }
-        name => Made::Guard(format!("`{name}` is not known and may guard.")),
+        name => ConvertedPlugin::Guard(format!("`{name}` is unknown and may guard access.")),
     }
 }
 
@@ -212,7 +217,7 @@ fn flag(config: &Node, name: &str) -> bool {
     config.get(name).and_then(Node::boolean).unwrap_or(false)
 }
 
-fn key_auth(config: &Node) -> Made {
+fn key_auth(config: &Node) -> ConvertedPlugin {
     let mut names = config.texts_of("key_names");
     if names.is_empty() {
         names.push("apikey".to_owned());
@@ -221,15 +226,15 @@ fn key_auth(config: &Node) -> Made {
     let in_query = config.get("key_in_query").and_then(Node::boolean).unwrap_or(true);
     let list = |is_on: bool| if is_on { names.clone() } else { Vec::new() };
     if flag(config, "key_in_body") {
-        return Made::Guard("Keys in bodies are not read.".to_owned());
+        return ConvertedPlugin::Guard("Keys in request bodies are not supported.".to_owned());
     }
-    Made::Plugin(
+    ConvertedPlugin::Plugin(
         "key-auth",
         json!({"headers": list(in_header), "queries": list(in_query), "hide_credentials": flag(config, "hide_credentials")}),
     )
 }
 
-fn jwt(config: &Node) -> Made {
+fn jwt(config: &Node) -> ConvertedPlugin {
     let claim = config.text_of("key_claim_name").unwrap_or_else(|| "iss".to_owned());
     let mut fields = json!({"key_claim_name": claim, "header": "authorization"});
     if let Some(name) = config.texts_of("uri_param_names").first() {
@@ -238,10 +243,10 @@ fn jwt(config: &Node) -> Made {
     if let Some(name) = config.texts_of("cookie_names").first() {
         fields["cookie"] = name.clone().into();
     }
-    Made::Plugin("jwt-auth", fields)
+    ConvertedPlugin::Plugin("jwt-auth", fields)
 }
 
-fn cors(config: &Node) -> Made {
+fn cors(config: &Node) -> ConvertedPlugin {
     let joined = |name: &str, default: &str| {
         let list = config.texts_of(name);
         if list.is_empty() { default.to_owned() } else { list.join(",") }
@@ -272,10 +277,10 @@ fn cors(config: &Node) -> Made {
     if let Some(age) = config.get("max_age").and_then(Node::number) {
         fields["max_age"] = (age as u64).into();
     }
-    Made::Plugin("cors", fields)
+    ConvertedPlugin::Plugin("cors", fields)
 }
 
-fn rate_limit(config: &Node) -> Made {
+fn rate_limit(config: &Node) -> ConvertedPlugin {
     let windows = [
         ("second", 1),
         ("minute", 60),
@@ -291,12 +296,12 @@ fn rate_limit(config: &Node) -> Made {
         "header" => {
             match config.text_of("header_name").map(|name| super::super::words::header_variable(&name)) {
                 Some(Ok(variable)) => format!("${variable}"),
-                _ => return Made::Guard("The header of the limit has no name.".to_owned()),
+                _ => return ConvertedPlugin::Guard("The header of the limit has no name.".to_owned()),
             }
         }
         "service" => "$service_id".to_owned(),
         "path" => "$uri".to_owned(),
-        _ => return Made::Guard(format!("A limit by `{by}` cannot be said.")),
+        _ => return ConvertedPlugin::Guard(format!("A limit by `{by}` is not supported.")),
     };
     let key = if key.starts_with("${consumer") { "$consumer_name$remote_addr".to_owned() } else { key };
     let rules: Vec<Value> = windows
@@ -307,7 +312,7 @@ fn rate_limit(config: &Node) -> Made {
         })
         .collect();
     if rules.is_empty() {
-        return Made::Guard("The limit has no number.".to_owned());
+        return ConvertedPlugin::Guard("The limit has no number.".to_owned());
     }
     let mut fields = json!({"rules": rules, "rejected_code": number(config, "error_code", 429.0) as u16,
         "allow_degradation": config.get("fault_tolerant").and_then(Node::boolean).unwrap_or(true)});
@@ -321,7 +326,7 @@ fn rate_limit(config: &Node) -> Made {
             fields["redis_password"] = password.into();
         }
     }
-    Made::Differs(
+    ConvertedPlugin::Differs(
         "limit-count",
         fields,
         "The names of the response fields differ, and with several gateways `policy: redis` shares the counters.",
@@ -340,7 +345,7 @@ fn pairs(config: &Node, rule: &str, kind: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-fn request_transformer(config: &Node) -> Made {
+fn request_transformer(config: &Node) -> ConvertedPlugin {
     let text = |value: &str| value.replace('$', "\\$");
     let templates = ["remove", "rename", "replace", "add", "append"];
     let has_template = templates.iter().any(|rule| {
@@ -353,7 +358,7 @@ fn request_transformer(config: &Node) -> Made {
     let has_body =
         templates.iter().any(|rule| config.get(rule).is_some_and(|node| !node.texts_of("body").is_empty()));
     if has_template || has_body {
-        return Made::Missing(
+        return ConvertedPlugin::Missing(
             "Templates and changes of bodies are not converted: write proxy-rewrite or body-transformer."
                 .to_owned(),
         );
@@ -415,14 +420,14 @@ fn request_transformer(config: &Node) -> Made {
     if let Some(method) = config.text_of("http_method") {
         fields.insert("method".to_owned(), method.into());
     }
-    Made::Differs(
+    ConvertedPlugin::Differs(
         "proxy-rewrite",
         Value::Object(fields),
-        "`add` and `replace` both set: a field that is there, or absent, is not left alone.",
+        "`add` and `replace` both set the field, whether or not it exists.",
     )
 }
 
-fn response_transformer(config: &Node) -> Made {
+fn response_transformer(config: &Node) -> ConvertedPlugin {
     let (mut set, mut add) = (Map::new(), Vec::new());
     let remove: Vec<String> = pairs(config, "remove", "headers").into_iter().map(|(name, _)| name).collect();
     for (name, value) in
@@ -444,9 +449,13 @@ fn response_transformer(config: &Node) -> Made {
         headers.insert("remove".to_owned(), json!(remove));
     }
     if headers.is_empty() {
-        return Made::Missing(
+        return ConvertedPlugin::Missing(
             "Changes of bodies are not converted: write body-transformer or response-shaping.".to_owned(),
         );
     }
-    Made::Differs("response-rewrite", json!({"headers": headers}), "`add` and `replace` both set the field.")
+    ConvertedPlugin::Differs(
+        "response-rewrite",
+        json!({"headers": headers}),
+        "`add` and `replace` both set the field.",
+    )
 }

@@ -81,7 +81,7 @@ impl Translation<'_, '_> {
             other => self.tell(
                 node.place,
                 Verdict::NotPossible,
-                format!("Sigma has no nodes of the protocol `{other}`."),
+                format!("Sigma does not support nodes of the protocol `{other}`."),
             ),
         }
         if matches!(protocol.as_str(), "https" | "grpcs" | "tls") {
@@ -144,7 +144,7 @@ impl Translation<'_, '_> {
             Some(other) => self.tell(
                 node.place,
                 Verdict::Differs,
-                format!("`{other}` has no counterpart: requests go round."),
+                format!("`{other}` has no counterpart: the upstream uses round robin."),
             ),
         }
         if let Some(host) = node.text_of("host_header") {
@@ -233,7 +233,7 @@ impl Translation<'_, '_> {
                     if regex::Regex::new(&pattern).is_err() {
                         self.tell_guard(
                             node.place,
-                            format!("The regular expression `{regex}` is not valid here."),
+                            format!("The regular expression `{regex}` is not supported."),
                         );
                         all.closed.get_or_insert_with(|| "a path is not valid".to_owned());
                     }
@@ -333,7 +333,7 @@ impl Translation<'_, '_> {
         }
         let Some(service) = service else {
             if !plugins.responds {
-                self.tell(node.place, Verdict::NotPossible, "The route has no service: it answers 503.");
+                self.tell(node.place, Verdict::NotPossible, "The route has no service: it returns 503.");
             }
             decision.target = Target::Respond { status: 503, body: None, headers: Vec::new() };
             return;
@@ -371,7 +371,7 @@ impl Translation<'_, '_> {
             self.tell(node.place, Verdict::Differs, "The redirect to HTTPS is 301 or 308.");
         } else {
             decision.conditions.push(json!(["scheme", "==", "https"]));
-            self.tell(node.place, Verdict::Differs, "Requests in cleartext find no route instead of 426.");
+            self.tell(node.place, Verdict::Differs, "Requests in cleartext get 404 instead of 426.");
         }
     }
 

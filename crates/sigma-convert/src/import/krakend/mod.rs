@@ -17,7 +17,7 @@ use super::decision::{Decision, Listener, Path, Plan, Target};
 use super::nodes::{self, Lines, Node};
 use super::probe::Probe;
 use super::report::{Report, Verdict};
-use super::source::{Input, Place, Sources};
+use super::source::{Input, SourceLine, Sources};
 
 /// Converts a krakend.json.
 pub(super) fn translate(input: &Input<'_>) -> Result<Translated, Vec<Problem>> {
@@ -57,7 +57,7 @@ struct Translation<'t, 's> {
     plan: Plan,
     report: Report,
     probes: Vec<Probe>,
-    told: HashSet<Place>,
+    told: HashSet<SourceLine>,
 }
 
 /// Defaults of the root for its endpoints.
@@ -68,19 +68,19 @@ struct Defaults {
 }
 
 impl Translation<'_, '_> {
-    fn tell(&mut self, place: Place, verdict: Verdict, text: impl Into<String>) {
+    fn tell(&mut self, place: SourceLine, verdict: Verdict, text: impl Into<String>) {
         let source = self.source(place);
         self.told.insert(place);
         self.report.add(place, &source, verdict, text);
     }
 
-    fn tell_guard(&mut self, place: Place, text: impl Into<String>) {
+    fn tell_guard(&mut self, place: SourceLine, text: impl Into<String>) {
         let source = self.source(place);
         self.told.insert(place);
         self.report.add_guard(place, &source, Verdict::NotPossible, text);
     }
 
-    fn source(&self, place: Place) -> String {
+    fn source(&self, place: SourceLine) -> String {
         self.lines.at(place).to_owned()
     }
 
@@ -105,7 +105,7 @@ impl Translation<'_, '_> {
                     self.tell(
                         node.place,
                         Verdict::NoEffect,
-                        "Logs, metrics and documents have settings of their own.",
+                        "Logs, metrics and documentation have their own settings.",
                     );
                 }
                 "security/http" => self.tell(
@@ -118,7 +118,7 @@ impl Translation<'_, '_> {
                 }
                 other => {
                     let text = format!(
-                        "`{other}` of the root is not converted and may guard: all routes are closed."
+                        "`{other}` of the root is not converted and may guard access: all routes are closed."
                     );
                     self.tell_guard(node.place, text.clone());
                     closed.get_or_insert(text);
@@ -157,7 +157,7 @@ impl Translation<'_, '_> {
         match &backends[..] {
             [backend] => self.backend(node, backend, defaults, &mut decision, &mut reason),
             _ => {
-                let text = "Responses of several backends are joined by the plugin compose: write its calls.";
+                let text = "The plugin compose joins responses of several backends: configure its calls.";
                 self.tell(node.place, Verdict::NotPossible, format!("{text} The route answers 503."));
                 reason.get_or_insert_with(|| text.to_owned());
             }
@@ -198,7 +198,8 @@ impl Translation<'_, '_> {
                     }
                     _ => {
                         return Err(
-                            "A limit of all clients and one of each client cannot be joined.".to_owned()
+                            "One route cannot have both a limit for all clients and a limit for each client."
+                                .to_owned(),
                         );
                     }
                 }
@@ -217,18 +218,19 @@ impl Translation<'_, '_> {
                 self.tell(config.place, Verdict::NoEffect, "It has no effect on a single backend.");
                 Ok(())
             }
-            other => Err(format!("`{other}` is not converted and may guard.")),
+            other => Err(format!("`{other}` is not converted and may guard access.")),
         }
     }
 
     /// Tokens that the keys of a URL verify.
     fn tokens(&mut self, config: &Node, decision: &mut Decision) -> Result<(), String> {
         let text = |name: &str| config.text_of(name);
-        let url = text("jwk_url").ok_or("Keys of a file are not read: write jwt-auth.")?;
-        let issuer = text("issuer").ok_or("Without `issuer` no consumer is known: write jwt-auth.")?;
+        let url = text("jwk_url").ok_or("Keys in a file are not supported: configure jwt-auth.")?;
+        let issuer =
+            text("issuer").ok_or("Without `issuer`, the consumer is unknown: configure jwt-auth.")?;
         let has_rules = ["roles", "scopes", "audience"].iter().any(|name| !config.texts_of(name).is_empty());
         if has_rules {
-            return Err("Rules on roles, scopes and audiences are not converted: write openid-connect with `claim_schema`.".to_owned());
+            return Err("Rules on roles, scopes and audiences are not converted: configure openid-connect with `claim_schema`.".to_owned());
         }
         let algorithm = text("alg").unwrap_or_else(|| "RS256".to_owned());
         let id = build::id(&issuer).replace(['-', '.'], "_");
@@ -238,7 +240,7 @@ impl Translation<'_, '_> {
         }
         decision.plugins.insert("jwt-auth".to_owned(), json!({"key_claim_name": "iss"}));
         if config.get("propagate_claims").is_some() {
-            self.tell(config.place, Verdict::Differs, "Claims are not sent as fields.");
+            self.tell(config.place, Verdict::Differs, "Claims are not sent as header fields.");
         } else {
             self.tell(config.place, Verdict::Done, "");
         }
@@ -287,7 +289,7 @@ impl Translation<'_, '_> {
                     self.tell(
                         config.place,
                         Verdict::Differs,
-                        "The breaker opens when all calls of the time have failed.",
+                        "The circuit breaker opens when all calls of the window have failed.",
                     );
                 }
                 "qos/http-cache" => {
@@ -295,7 +297,7 @@ impl Translation<'_, '_> {
                     self.tell(config.place, Verdict::Done, "");
                 }
                 other => {
-                    let text = format!("`{other}` of a backend is not converted and may guard.");
+                    let text = format!("`{other}` of a backend is not converted and may guard access.");
                     self.tell_guard(config.place, format!("{text} The route answers 503."));
                     reason.get_or_insert(text);
                 }
@@ -357,7 +359,7 @@ impl Translation<'_, '_> {
             decision.plugins.insert("response-shaping".to_owned(), Value::Object(shaping));
         }
         if encoding != "no-op" {
-            let text = "Statuses and fields of the node reach the client; KrakenD answers 500 for errors and sends its own fields.";
+            let text = "The client gets the status and fields of the node; KrakenD returns 500 for errors and its own fields.";
             self.tell(endpoint.place, Verdict::Differs, text);
         }
     }
@@ -366,7 +368,7 @@ impl Translation<'_, '_> {
     fn rest(&mut self) {
         for (file, source) in (0u16..).zip(self.input.files) {
             for (line, text) in (1u32..).zip(source.text.lines()) {
-                let place = Place { file, line };
+                let place = SourceLine { file, line };
                 let text = text.trim();
                 let says_nothing = text.chars().all(|char| "{}[],\"".contains(char));
                 if !says_nothing && self.told.insert(place) {

@@ -146,7 +146,7 @@ impl<'a> Converter<'a> {
                     "A client on a Unix socket has no address and matches no list.",
                 );
             } else if !addresses.add(rule.name == "allow", rule.arg(0)) {
-                self.guard(rule, Verdict::NotPossible, "the address cannot be read; the routes are closed");
+                self.guard(rule, Verdict::NotPossible, "the address is invalid; the routes are closed");
                 guarded.closed = Some(rule.source());
             }
         }
@@ -381,7 +381,7 @@ impl<'a> Converter<'a> {
                 rate.strip_suffix("r/m").and_then(|number| number.parse::<f64>().ok()).map(|rate| rate / 60.0)
             })
             .filter(|rate| *rate > 0.0)
-            .ok_or("its rate cannot be read")?;
+            .ok_or("its rate is invalid")?;
         let burst: u64 =
             option(limit, "burst").unwrap_or("0").parse().map_err(|_| "its burst is not a number")?;
         self.check_key(definition, state, level)?;
@@ -452,11 +452,7 @@ impl<'a> Converter<'a> {
         let definition = self.zones.get(limit.arg(0)).copied();
         let number = limit.arg(1).parse::<u64>().ok().filter(|number| *number > 0);
         let (Some(definition), Some(number)) = (definition, number) else {
-            self.guard(
-                limit,
-                Verdict::NotPossible,
-                "its zone or number cannot be read; the routes are closed",
-            );
+            self.guard(limit, Verdict::NotPossible, "its zone or number is invalid; the routes are closed");
             guarded.closed = Some(limit.source());
             return;
         };
@@ -494,12 +490,12 @@ impl<'a> Converter<'a> {
         let sets = directive.children().iter().filter(|child| child.name == "set");
         state.doubtful.extend(sets.map(|set| set.arg(0).trim_start_matches('$').to_owned()));
         if refuses(directive) {
-            let text = format!("{reason}; the routes behind it are closed");
+            let text = format!("{reason}; the routes after it are closed");
             self.guard(directive, Verdict::NotPossible, text);
             let target = Target::Closed(format!("{} {}", directive.source(), reason));
             self.emit(state, level, state.decision(directive.place, target));
         } else {
-            self.remark(directive, Verdict::NotPossible, format!("{reason}; the block is left out"));
+            self.remark(directive, Verdict::NotPossible, format!("{reason}; the block was not converted"));
         }
     }
 }

@@ -97,20 +97,19 @@ impl<'a> Converter<'a> {
             "grpc_pass" => self.proxy(handler, level, state, guarded, files),
             "fastcgi_pass" => self.fastcgi(handler, level, state, guarded, files),
             "stub_status" => {
-                let text =
-                    "Sigma has its own page: `status: { address: 127.0.0.1:9092 }`; this path answers 404.";
+                let text = "Sigma has its own status page: `status: { address: 127.0.0.1:9092 }`; this path returns 404.";
                 self.remark(handler, Verdict::Differs, text);
                 let target = Target::Respond { status: 404, body: None, headers: Vec::new() };
                 self.finish(handler, level, state, guarded, target);
             }
             "empty_gif" => {
-                let text = "write the picture as a file; this path answers 204";
+                let text = "serve the picture from a file; this path returns 204";
                 self.remark(handler, Verdict::NotPossible, text);
                 let target = Target::Respond { status: 204, body: None, headers: Vec::new() };
                 self.finish(handler, level, state, guarded, target);
             }
             _ => {
-                let text = "this handler has no counterpart; the route answers 503";
+                let text = "this handler has no counterpart; the route returns 503";
                 self.remark(handler, Verdict::NotPossible, text);
                 let decision = state.decision(handler.place, Target::Closed(handler.source()));
                 self.emit(state, level, decision);

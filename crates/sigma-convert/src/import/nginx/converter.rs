@@ -65,7 +65,7 @@ impl<'a> Converter<'a> {
                 name.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_');
             let text = match is_environment {
                 true => format!(
-                    "${name} is no variable of nginx: fill templates with `envsubst` before the import"
+                    "${name} is not a variable of nginx: fill templates with `envsubst` before the import"
                 ),
                 false => format!("the variable ${name} has no counterpart and is empty"),
             };

@@ -116,7 +116,7 @@ impl<'a> Converter<'a> {
             }
             return Some(page);
         }
-        // A page of the same status would look for itself without end; the gateway answers with its own body then.
+        // A page of the same status would look for itself without end; the gateway responds with its own body then.
         if let Some(status) = self.answered(&text, state) {
             return status.map(|location| {
                 page["location"] = location.into();
@@ -153,7 +153,7 @@ impl<'a> Converter<'a> {
         state: &State<'a>,
     ) -> Option<Value> {
         let Some(named) = state.server.named.get(name).cloned() else {
-            self.remark(directive, Verdict::NotPossible, format!("there is no location {name}"));
+            self.remark(directive, Verdict::NotPossible, format!("the location {name} does not exist"));
             return None;
         };
         let key = named_key(name, status);

@@ -11,7 +11,7 @@ use super::level::Level;
 use super::parse::Directive;
 use super::proxying::hidden;
 use super::state::State;
-use super::upstreams::Wanted;
+use super::upstreams::UpstreamSpec;
 
 /// Parameters that the gateway sends itself with the same value.
 const OWN_PARAMETERS: &[(&str, &str)] = &[
@@ -53,7 +53,7 @@ impl<'a> Converter<'a> {
         }
         let mut fields = Map::new();
         fields.insert("fastcgi".to_owned(), self.parameters(level, state));
-        let wanted = Wanted { scheme: "fcgi", authority: &authority, family: "fastcgi", fields };
+        let wanted = UpstreamSpec { scheme: "fcgi", authority: &authority, family: "fastcgi", fields };
         let id = self.upstream(wanted, level);
         let mut decision = state.decision(handler.place, Target::Upstream(id));
         decision.plugins = guarded.plugins;

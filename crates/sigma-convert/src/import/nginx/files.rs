@@ -12,7 +12,7 @@ use super::converter::Converter;
 use super::level::Level;
 use super::locations::{Entry, Kind};
 use super::parse::Directive;
-use super::pattern::{Known, Pattern};
+use super::pattern::{Pattern, StaticMatch};
 use super::state::{Captures, Missing, MissingEnd, State};
 
 /// Directives that do not change the response to a file that was found.
@@ -41,7 +41,7 @@ impl<'a> Converter<'a> {
                     Target::Respond { status: 404, body: None, headers: Vec::new() },
                 );
                 if let Some(directive) = directive {
-                    let text = "The folder is no absolute path: its files are not found.";
+                    let text = "The folder is not an absolute path: its files are not found.";
                     self.remark(directive, Verdict::Differs, text);
                 }
                 decision.plugins = guarded.plugins;
@@ -195,7 +195,7 @@ impl<'a> Converter<'a> {
                 if name.starts_with('/') {
                     found.last = Some(self.text(directive, &name, state, level));
                 } else {
-                    let text = format!("the index `{name}` is left out: write names of files");
+                    let text = format!("the index `{name}` was not converted: write file names");
                     self.remark(directive, Verdict::NotPossible, text);
                 }
                 continue;
@@ -241,11 +241,11 @@ impl<'a> Converter<'a> {
         let Some(mut files) = self.folder(level, &state, &tried) else {
             let place = directive.map_or(state.server.place, |directive| directive.place);
             if let Some(directive) = directive {
-                let text =
-                    "the folder is no absolute path; the route answers 503: write `root` with a full path";
+                let text = "the folder is not an absolute path; the route returns 503: write `root` with an absolute path";
                 self.remark(directive, Verdict::NotPossible, text);
             }
-            let decision = state.decision(place, Target::Closed("the folder is no absolute path".to_owned()));
+            let decision =
+                state.decision(place, Target::Closed("the folder is not an absolute path".to_owned()));
             return self.emit(&state, level, decision);
         };
         if let Some(MissingEnd::Handler(inner)) = missing.as_ref().map(|missing| &missing.end) {
@@ -345,9 +345,10 @@ impl<'a> Converter<'a> {
     fn named_fallback(&mut self, name: &str, found: Files<'a>, level: &Rc<Level<'a>>, state: &State<'a>) {
         let Files { mut files, line, guarded } = found;
         let Some(named) = self.named(name, state) else {
-            let text = format!("there is no location {name}; the route answers 503");
+            let text = format!("the location {name} does not exist; the route returns 503");
             self.remark(line, Verdict::NotPossible, text);
-            let decision = state.decision(line.place, Target::Closed(format!("there is no location {name}")));
+            let decision =
+                state.decision(line.place, Target::Closed(format!("the location {name} does not exist")));
             return self.emit(state, level, decision);
         };
         let mut inner = state.clone();
@@ -377,7 +378,7 @@ impl<'a> Converter<'a> {
             return self.path_fallback(Fallback { path, query, files, line, guarded }, &named, &inner);
         }
         if !rewrites.is_empty() {
-            let text = format!("the conditions of {name} are left out");
+            let text = format!("the conditions of {name} were not converted");
             self.remark(line, Verdict::NotPossible, text);
         }
         files.insert("fallback".to_owned(), json!({"pass": ""}));
@@ -411,7 +412,7 @@ impl<'a> Converter<'a> {
         Some((path, tail))
     }
 
-    /// Adds the guards of the level that a request goes on to.
+    /// Adds the guards of the level that a request continues to.
     fn with_guards_of(&mut self, level: &Rc<Level<'a>>, state: &State<'a>, mut guarded: Guarded) -> Guarded {
         let other = self.guards(level, state);
         for (name, plugin) in other.plugins {
@@ -495,7 +496,7 @@ pub(super) fn destination<'e, 'a>(entries: &'e [Entry<'a>], path: &str) -> Optio
         let is_match = match &entry.kind {
             Kind::Exact(text) => is_fixed && text == path,
             Kind::Prefix(text) => literal.starts_with(text.as_str()),
-            Kind::Regex(pattern) => super::pattern::known_match(pattern, path) == Known::Yes,
+            Kind::Regex(pattern) => super::pattern::known_match(pattern, path) == StaticMatch::Yes,
             Kind::Unknown(..) => false,
         };
         is_within && is_match

@@ -135,7 +135,11 @@ impl<'a> Converter<'a> {
                     }
                     Err(reason) => {
                         self.variables.doubtful.insert(name.clone());
-                        self.remark(entry, Verdict::NotPossible, format!("{reason}; the entry is left out"));
+                        self.remark(
+                            entry,
+                            Verdict::NotPossible,
+                            format!("{reason}; the entry was not converted"),
+                        );
                         continue;
                     }
                 },

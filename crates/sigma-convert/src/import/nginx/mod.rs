@@ -69,7 +69,7 @@ pub(super) fn translate(input: &Input<'_>) -> Result<Translated, Vec<Problem>> {
     };
     let probes = converter.whole(&directives);
     if converter.is_too_large {
-        let message = "its conditions make more than 50,000 routes";
+        let message = "its conditions need more than 50,000 routes";
         return Err(vec![Problem::new(first, "limit", message)]);
     }
     converter.remarks(&directives);

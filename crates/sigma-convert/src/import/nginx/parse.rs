@@ -2,7 +2,7 @@
 
 use sigma_schema::problem::Problem;
 
-use super::super::source::{Files, Input, Place, Sources, is_pattern};
+use super::super::source::{Files, Input, SourceLine, Sources, is_pattern};
 
 /// Maximum nesting of blocks; real files have about six levels.
 const MOST_NESTING: usize = 48;
@@ -18,7 +18,7 @@ const MOST_DIRECTIVES: usize = 1_000_000;
 pub(super) struct Directive {
     pub(super) name: String,
     pub(super) args: Vec<String>,
-    pub(super) place: Place,
+    pub(super) place: SourceLine,
     /// The directives of its block.
     pub(super) block: Option<Vec<Directive>>,
     /// The text of a Lua block.
@@ -121,7 +121,7 @@ impl Reader<'_> {
                     let Some(name) = take_name(&mut words) else {
                         return Err(at.problem(tokens.line, "unexpected `;`"));
                     };
-                    let place = Place { file: at.index, line };
+                    let place = SourceLine { file: at.index, line };
                     let args = std::mem::take(&mut words);
                     let directive = Directive { name, args, place, block: None, raw: None };
                     self.push(&mut directives, directive, at)?;
@@ -131,7 +131,7 @@ impl Reader<'_> {
                         return Err(at.problem(tokens.line, "unexpected `{`"));
                     };
                     let args = std::mem::take(&mut words);
-                    let place = Place { file: at.index, line };
+                    let place = SourceLine { file: at.index, line };
                     let directive = self.opened(tokens, at, Opened { name, args, place })?;
                     self.push(&mut directives, directive, at)?;
                 }
@@ -183,7 +183,7 @@ impl Reader<'_> {
     ) -> Result<(), Problem> {
         self.count += 1;
         if self.count > MOST_DIRECTIVES {
-            return Err(at.problem(directive.place.line, "there are more than a million directives"));
+            return Err(at.problem(directive.place.line, "the files have more than a million directives"));
         }
         if directive.name != "include" || directive.args.len() != 1 {
             list.push(directive);
@@ -223,7 +223,7 @@ fn is_own(path: &str, name: &str) -> bool {
 struct Opened {
     name: String,
     args: Vec<String>,
-    place: Place,
+    place: SourceLine,
 }
 
 /// The file that is parsed.
@@ -295,7 +295,7 @@ impl Tokens<'_> {
         let mut word = Vec::new();
         loop {
             match self.step() {
-                None => return Err("a quoted text is not closed"),
+                None => return Err("a quoted string is not closed"),
                 Some(b'\\') => self.escaped(&mut word),
                 Some(byte) if byte == quote => break,
                 Some(byte) => word.push(byte),
@@ -304,7 +304,7 @@ impl Tokens<'_> {
         match self.text.get(self.at) {
             None | Some(b';' | b'{' | b'}' | b')') => {}
             Some(byte) if byte.is_ascii_whitespace() => {}
-            Some(_) => return Err("a quoted text is followed by another character than a blank, `;` or `{`"),
+            Some(_) => return Err("after a quoted string, a blank, `;` or `{` is expected"),
         }
         Ok(String::from_utf8_lossy(&word).into_owned())
     }
@@ -474,11 +474,8 @@ mod tests {
             ("a;\nb", "line 2: etc/nginx.conf: `b` has no `;` at its end"),
             ("a {\n b;", "line 2: etc/nginx.conf: a block is not closed: `}` is missing"),
             ("}", "line 1: etc/nginx.conf: unexpected `}`"),
-            ("a 'b", "line 1: etc/nginx.conf: a quoted text is not closed"),
-            (
-                "a 'b'c;",
-                "line 1: etc/nginx.conf: a quoted text is followed by another character than a blank, `;` or `{`",
-            ),
+            ("a 'b", "line 1: etc/nginx.conf: a quoted string is not closed"),
+            ("a 'b'c;", "line 1: etc/nginx.conf: after a quoted string, a blank, `;` or `{` is expected"),
             (";", "line 1: etc/nginx.conf: unexpected `;`"),
         ] {
             assert_eq!(parsed(text, &[]), Err(expected.to_owned()), "{text}");

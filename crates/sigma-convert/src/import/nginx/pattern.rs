@@ -24,7 +24,7 @@ impl Pattern {
             .size_limit(1 << 20)
             .build()
             .map_err(|_| {
-                format!("the regular expression `{pcre}` has a form that the crate `regex` lacks")
+                format!("the regular expression `{pcre}` uses syntax that the crate `regex` lacks")
             })?;
         Ok(Pattern { text, ignore_case, regex })
     }
@@ -112,34 +112,34 @@ impl Pattern {
 
 /// Whether an expression matches a text with variables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Known {
+pub(super) enum StaticMatch {
     Yes,
     No,
     Maybe,
 }
 
 /// Returns whether an expression matches a text in which `$` begins a variable.
-pub(super) fn known_match(pattern: &Pattern, text: &str) -> Known {
+pub(super) fn known_match(pattern: &Pattern, text: &str) -> StaticMatch {
     let Some(first) = text.find('$') else {
-        return if pattern.is_match(text) { Known::Yes } else { Known::No };
+        return if pattern.is_match(text) { StaticMatch::Yes } else { StaticMatch::No };
     };
     let prefix = &text[..first];
     if let Some((literal, is_rest_free)) = pattern.anchored() {
         if prefix.starts_with(&literal) && is_rest_free {
-            return Known::Yes;
+            return StaticMatch::Yes;
         }
         if !prefix.starts_with(&literal) && !literal.starts_with(prefix) {
-            return Known::No;
+            return StaticMatch::No;
         }
-        return Known::Maybe;
+        return StaticMatch::Maybe;
     }
     let suffix = literal_suffix(text);
     let is_anchored =
         pattern.text.contains('^') || pattern.text.contains("\\b") || pattern.text.contains("\\A");
     if !is_anchored && !suffix.is_empty() && pattern.is_match(suffix) {
-        return Known::Yes;
+        return StaticMatch::Yes;
     }
-    Known::Maybe
+    StaticMatch::Maybe
 }
 
 /// The text after the last variable.
@@ -249,7 +249,7 @@ fn group(rest: &str, text: &mut String) -> Result<usize, String> {
     for (pcre, ours) in [("(?<", "(?P<"), ("(?'", "(?P<"), ("(?P<", "(?P<")] {
         let Some(name) = rest.strip_prefix(pcre) else { continue };
         if pcre == "(?<" && name.starts_with(['=', '!']) {
-            return Err("the regular expression looks behind".to_owned());
+            return Err("the regular expression has a look-behind".to_owned());
         }
         let end = name.find(['>', '\'']).ok_or("the name of a group is not closed")?;
         text.push_str(ours);
@@ -258,7 +258,7 @@ fn group(rest: &str, text: &mut String) -> Result<usize, String> {
         return Ok(pcre.len() + end + 1);
     }
     if rest.starts_with("(?=") {
-        return Err("the regular expression looks ahead".to_owned());
+        return Err("the regular expression has a look-ahead".to_owned());
     }
     if rest.starts_with("(?>") || rest.starts_with("(?|") || rest.starts_with("(?#") || rest.starts_with("(*")
     {
@@ -271,7 +271,7 @@ fn group(rest: &str, text: &mut String) -> Result<usize, String> {
 /// Translates a negative look-ahead for literals whose rest matches everything: texts that do not begin with one of
 /// them.
 fn look_ahead(negative: &str, rest: &str, text: &mut String) -> Result<usize, String> {
-    let cannot = || "the regular expression looks ahead".to_owned();
+    let cannot = || "the regular expression has a look-ahead".to_owned();
     let end = negative.find(')').ok_or_else(cannot)?;
     let after = &negative[end + 1..];
     // Of a group that ends an alternative, the rest of the text belongs to it.
@@ -361,12 +361,12 @@ mod tests {
     #[test]
     fn matches_of_texts_with_variables() {
         for (pcre, text, expected) in [
-            (r"\.php$", "/index.php", Known::Yes),
-            (r"\.php$", "/x/$var_c1/index.php", Known::Yes),
-            (r"\.php$", "/blog/$1", Known::Maybe),
-            (r"^/chain/one$", "/blog/$1", Known::No),
-            (r"^/loop/(.*)$", "/loop/x$1", Known::Yes),
-            (r"^/blog/x(.*)$", "/blog/$1", Known::Maybe),
+            (r"\.php$", "/index.php", StaticMatch::Yes),
+            (r"\.php$", "/x/$var_c1/index.php", StaticMatch::Yes),
+            (r"\.php$", "/blog/$1", StaticMatch::Maybe),
+            (r"^/chain/one$", "/blog/$1", StaticMatch::No),
+            (r"^/loop/(.*)$", "/loop/x$1", StaticMatch::Yes),
+            (r"^/blog/x(.*)$", "/blog/$1", StaticMatch::Maybe),
         ] {
             let pattern = Pattern::new(pcre, false).expect(pcre);
             assert_eq!(known_match(&pattern, text), expected, "{pcre} {text}");

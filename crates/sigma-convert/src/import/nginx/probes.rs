@@ -151,7 +151,7 @@ fn samples(expression: &str) -> Vec<String> {
     vec![path.clone(), format!("{path}x"), path.to_uppercase()]
 }
 
-/// Other methods where the source tells methods apart.
+/// Other methods where the source distinguishes methods.
 fn methods(server: &Directive, host: &str, port: u16, probes: &mut Vec<Probe>) {
     let mut stack: Vec<&Directive> = server.children().iter().collect();
     while let Some(directive) = stack.pop() {

@@ -12,7 +12,7 @@ use super::level::Level;
 use super::parse::Directive;
 use super::state::State;
 use super::texts;
-use super::upstreams::Wanted;
+use super::upstreams::UpstreamSpec;
 
 /// The parts of a target.
 struct Split<'t> {
@@ -52,7 +52,7 @@ impl<'a> Converter<'a> {
             return self.emit(state, level, decision);
         }
         let family = if is_grpc { "grpc" } else { "proxy" };
-        let wanted = Wanted { scheme: &scheme, authority: &authority, family, fields: Map::new() };
+        let wanted = UpstreamSpec { scheme: &scheme, authority: &authority, family, fields: Map::new() };
         let id = self.upstream(wanted, level);
         let mut decision = state.decision(handler.place, Target::Upstream(id));
         decision.plugins = guarded.plugins;
@@ -89,13 +89,13 @@ impl<'a> Converter<'a> {
         let file = level.last(&format!("{family}_ssl_trusted_certificate"))?;
         let is_verified = matches!(scheme, "https" | "grpcs") && level.is_on(&format!("{family}_ssl_verify"));
         let error = self.access.read(&self.resolved(file.arg(0))).err().filter(|_| is_verified)?;
-        let text = format!("the file cannot be read ({error}); the routes to these nodes are closed");
+        let text = format!("cannot read the file ({error}); the routes to these nodes are closed");
         self.guard(file, Verdict::NotPossible, text);
         Some(format!("{} cannot be read", file.arg(0)))
     }
 
     pub(super) fn unknown_target(&mut self, handler: &Directive, level: &Rc<Level<'a>>, state: &State<'a>) {
-        let text = "the target cannot be read; the route answers 503: write its upstream by hand";
+        let text = "the target is invalid; the route returns 503: write its upstream by hand";
         self.remark(handler, Verdict::NotPossible, text);
         let decision = state.decision(handler.place, Target::Closed(handler.source()));
         self.emit(state, level, decision);
@@ -122,8 +122,7 @@ impl<'a> Converter<'a> {
             _ => None,
         };
         let Some(values) = values else {
-            let text = "the target depends on the request; the route answers 503: write an upstream for each target, \
-                        with `vars`, or service discovery";
+            let text = "the target depends on the request; the route returns 503: write an upstream for each target, with `vars`, or use service discovery";
             self.remark(handler, Verdict::NotPossible, text);
             let decision = state.decision(handler.place, Target::Closed(handler.source()));
             return self.emit(state, level, decision);
@@ -158,8 +157,12 @@ impl<'a> Converter<'a> {
     /// The same as [`Self::proxy`] with a target of a map.
     fn fixed_target(&mut self, fixed: Fixed<'a>, level: &Rc<Level<'a>>, state: &State<'a>, guarded: Guarded) {
         let Some(parts) = split(&fixed.fixed) else { return };
-        let wanted =
-            Wanted { scheme: parts.scheme, authority: parts.authority, family: "proxy", fields: Map::new() };
+        let wanted = UpstreamSpec {
+            scheme: parts.scheme,
+            authority: parts.authority,
+            family: "proxy",
+            fields: Map::new(),
+        };
         let id = self.upstream(wanted, level);
         let mut decision = state.decision(fixed.handler.place, Target::Upstream(id));
         decision.plugins = guarded.plugins;
@@ -236,12 +239,12 @@ impl<'a> Converter<'a> {
         if let Some(directive) =
             level.last(&format!("{family}_pass_request_headers")).filter(|it| it.arg(0) == "off")
         {
-            self.remark(directive, Verdict::Differs, "The fields that frame the message still pass.");
+            self.remark(directive, Verdict::Differs, "Fields that frame the message are still forwarded.");
             rewrite.insert("headers".to_owned(), json!({"pass": []}));
         }
         let body = level.last(&format!("{family}_pass_request_body"));
         if let Some(directive) = body.filter(|directive| directive.arg(0) == "off") {
-            self.remark(directive, Verdict::NotPossible, "the bodies of requests are passed on");
+            self.remark(directive, Verdict::NotPossible, "request bodies are forwarded");
         }
     }
 

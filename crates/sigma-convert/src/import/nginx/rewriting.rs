@@ -12,7 +12,7 @@ use super::content::HANDLERS;
 use super::converter::Converter;
 use super::level::Level;
 use super::parse::Directive;
-use super::pattern::{Known, Pattern, known_match};
+use super::pattern::{Pattern, StaticMatch, known_match};
 use super::state::{Captures, Missing, MissingEnd, State};
 use super::texts::{self, Piece, pieces};
 
@@ -107,7 +107,7 @@ impl<'a> Converter<'a> {
         state.sets.insert(name, text);
     }
 
-    /// Handles a `rewrite`: the match is followed at once, the rest goes on.
+    /// Handles a `rewrite`: the match is followed at once, the rest continues.
     fn rewrite(
         &mut self,
         directive: &'a Directive,
@@ -128,12 +128,12 @@ impl<'a> Converter<'a> {
         };
         let subject = state.uri_text();
         match known_match(&pattern, &subject) {
-            Known::No => Step::Next,
-            Known::Yes if exception.is_none() => {
+            StaticMatch::No => Step::Next,
+            StaticMatch::Yes if exception.is_none() => {
                 self.captured(&pattern, &subject, state);
                 self.rewritten(directive, level, state)
             }
-            Known::Yes | Known::Maybe => {
+            StaticMatch::Yes | StaticMatch::Maybe => {
                 let mut inner = state.clone();
                 if let Some(exception) = &exception {
                     let name = self.condition_name(&subject, state);
@@ -303,7 +303,7 @@ impl<'a> Converter<'a> {
         self.variables.made('a', more)
     }
 
-    /// Handles an `if`. Returns the program to go on with if the condition is known to hold.
+    /// Handles an `if`. Returns the program to continue with if the condition is known to hold.
     fn branch(
         &mut self,
         directive: &'a Directive,
@@ -343,7 +343,8 @@ impl<'a> Converter<'a> {
                 None
             }
             Condition::Wider(condition, reason) if refuses(directive) => {
-                let text = format!("{reason}; more requests are refused: those that match without it.");
+                let text =
+                    format!("{reason}; more requests are refused: all that match without this condition.");
                 self.guard(directive, Verdict::Differs, text);
                 let mut then = state.clone();
                 then.conditions.push(condition);
@@ -382,7 +383,7 @@ impl<'a> Converter<'a> {
             self.remark(
                 directive,
                 Verdict::NotPossible,
-                "only a rewrite can follow a missing file; the block is left out",
+                "only a rewrite can follow a missing file; the block was not converted",
             );
             return;
         };
@@ -474,7 +475,7 @@ impl<'a> Converter<'a> {
                 let is_file = path.contains("$request_filename") || path.contains("$document_root");
                 match *test {
                     "!-e" | "!-f" if is_file => Condition::Missing,
-                    _ => Condition::Unknown("tests of files are possible as `try_files` alone".to_owned()),
+                    _ => Condition::Unknown("file tests are supported only as `try_files`".to_owned()),
                 }
             }
             _ => Condition::Unknown("the condition has an unknown form".to_owned()),

@@ -9,7 +9,7 @@ use super::super::report::Verdict;
 use super::access::Guarded;
 use super::converter::Converter;
 use super::locations::{Entry, Kind};
-use super::pattern::{Known, known_match};
+use super::pattern::{StaticMatch, known_match};
 use super::rewriting::Phase;
 use super::state::{Captures, State};
 
@@ -78,8 +78,8 @@ impl<'a> Converter<'a> {
                 matches!(&entry.kind, Kind::Prefix(text) if text == "/") && entry.within.is_empty()
             }
             Some(text) => match self.enters(entry, text, &mut inner) {
-                Known::No => return false,
-                known => known == Known::Yes,
+                StaticMatch::No => return false,
+                known => known == StaticMatch::Yes,
             },
         };
         inner.location = format!("{}{}", state.location, label(entry));
@@ -116,27 +116,27 @@ impl<'a> Converter<'a> {
     }
 
     /// Whether a rewritten path matches a location; a condition is added where that depends on the request.
-    fn enters(&mut self, entry: &Entry<'a>, text: &str, inner: &mut State<'a>) -> Known {
+    fn enters(&mut self, entry: &Entry<'a>, text: &str, inner: &mut State<'a>) -> StaticMatch {
         let known = match &entry.kind {
             Kind::Exact(path) if !text.contains('$') => {
                 if path == text {
-                    Known::Yes
+                    StaticMatch::Yes
                 } else {
-                    Known::No
+                    StaticMatch::No
                 }
             }
             Kind::Exact(path) => starts(text, path, true),
             Kind::Prefix(path) => starts(text, path, false),
             Kind::Regex(pattern) => known_match(pattern, text),
             Kind::Unknown(_, Some(pattern)) => known_match(pattern, text),
-            Kind::Unknown(_, None) => Known::Maybe,
+            Kind::Unknown(_, None) => StaticMatch::Maybe,
         };
         let around = entry.within.iter().map(|prefix| starts(text, prefix, false)).collect::<Vec<_>>();
-        if known == Known::No || around.contains(&Known::No) {
-            return Known::No;
+        if known == StaticMatch::No || around.contains(&StaticMatch::No) {
+            return StaticMatch::No;
         }
-        if known == Known::Yes && !around.contains(&Known::Maybe) {
-            return Known::Yes;
+        if known == StaticMatch::Yes && !around.contains(&StaticMatch::Maybe) {
+            return StaticMatch::Yes;
         }
         let name = self.condition_name(text, inner);
         match &entry.kind {
@@ -148,7 +148,7 @@ impl<'a> Converter<'a> {
             _ => {}
         }
         inner.conditions.extend(entry.conditions(&name));
-        Known::Maybe
+        StaticMatch::Maybe
     }
 
     /// A location whose expression cannot be translated.
@@ -173,20 +173,20 @@ fn label(entry: &Entry<'_>) -> String {
 }
 
 /// Whether a text with variables begins with a path, or is equal to it.
-fn starts(text: &str, path: &str, exactly: bool) -> Known {
+fn starts(text: &str, path: &str, exactly: bool) -> StaticMatch {
     let prefix = text.split('$').next().unwrap_or_default();
     if prefix.len() == text.len() {
         let is_match = if exactly { text == path } else { text.starts_with(path) };
-        return if is_match { Known::Yes } else { Known::No };
+        return if is_match { StaticMatch::Yes } else { StaticMatch::No };
     }
     if prefix.starts_with(path) {
         return if exactly && prefix != path {
-            Known::No
+            StaticMatch::No
         } else if exactly {
-            Known::Maybe
+            StaticMatch::Maybe
         } else {
-            Known::Yes
+            StaticMatch::Yes
         };
     }
-    if path.starts_with(prefix) { Known::Maybe } else { Known::No }
+    if path.starts_with(prefix) { StaticMatch::Maybe } else { StaticMatch::No }
 }

@@ -75,13 +75,17 @@ impl<'a> Converter<'a> {
         let mut listens = Vec::new();
         for listen in level.own_all(&["listen"]) {
             if listen.args.iter().any(|arg| arg == "quic") {
-                self.remark(listen, Verdict::NotPossible, "HTTP/3 is not available; clients use HTTP/2");
+                self.remark(
+                    listen,
+                    Verdict::NotPossible,
+                    "HTTP/3 is not converted: set `http3: true` at the listener",
+                );
                 continue;
             }
             match read_listen(listen) {
                 Some(listen) => listens.push(listen),
                 None => {
-                    self.remark(listen, Verdict::NotPossible, "the address cannot be read; it is left out")
+                    self.remark(listen, Verdict::NotPossible, "the address is invalid and was not converted")
                 }
             }
         }
@@ -172,8 +176,7 @@ impl<'a> Converter<'a> {
                 && directive.raw.is_none()
                 && !super::table::is_stock(directive.arg(0))
             {
-                let text =
-                    "the file cannot be read: the servers that include it are closed until it is there";
+                let text = "cannot read the file: the servers that include it are closed until it exists";
                 self.guard(directive, Verdict::NotPossible, text);
                 found = Some(format!("{} cannot be read", directive.arg(0)));
             }
@@ -305,7 +308,7 @@ impl<'a> Converter<'a> {
         let trusted: Vec<&str> = level.all(&["set_real_ip_from"]).iter().map(|line| line.arg(0)).collect();
         if trusted.is_empty() {
             let text =
-                "Any peer may begin with a PROXY header, as in nginx; write the addresses of your balancers.";
+                "Any peer may send a PROXY header, as in nginx: list the addresses of your load balancers.";
             self.remark(listen, Verdict::Differs, text);
             return json!({"trusted": ["0.0.0.0/0", "::/0"]});
         }
@@ -330,7 +333,7 @@ impl<'a> Converter<'a> {
                 .filter(|version| matches!(version.as_str(), "TLSv1.2" | "TLSv1.3"))
                 .collect();
             if known.len() < directive.args.len() && !known.is_empty() {
-                self.remark(directive, Verdict::Differs, "Versions before TLS 1.2 are never offered.");
+                self.remark(directive, Verdict::Differs, "Sigma does not support versions before TLS 1.2.");
             }
             if known.len() == 1 {
                 tls.insert("protocols".to_owned(), json!(known));
@@ -368,7 +371,7 @@ impl<'a> Converter<'a> {
                 self.remark(
                     line,
                     Verdict::NotPossible,
-                    "a certificate of a variable is not possible: write its path",
+                    "a variable as a certificate is not supported: write its path",
                 );
             }
             return;
@@ -400,7 +403,7 @@ impl<'a> Converter<'a> {
             return Ok(None);
         }
         if directive.arg(0) != "on" {
-            let text = "an optional certificate is not possible; the server is closed: require it for names of their own";
+            let text = "optional client certificates are not supported; the server is closed: require them for separate host names";
             self.guard(directive, Verdict::NotPossible, text);
             return Err(directive.source());
         }
@@ -423,13 +426,12 @@ impl<'a> Converter<'a> {
                 Ok(Some(client))
             }
             Ok(_) => {
-                let text = "client certificates need names of the server; the server is closed";
+                let text = "client certificates need server names; the server is closed";
                 self.guard(directive, Verdict::NotPossible, text);
                 Err(directive.source())
             }
             Err(error) => {
-                let text =
-                    format!("the file of the authorities cannot be read ({error}); the server is closed");
+                let text = format!("cannot read the CA file ({error}); the server is closed");
                 self.guard(file, Verdict::NotPossible, text);
                 Err(directive.source())
             }

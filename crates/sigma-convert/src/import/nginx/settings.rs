@@ -82,7 +82,7 @@ impl<'a> Converter<'a> {
             first("underscores_in_headers"),
             http.own("underscores_in_headers").is_none() && http.own_all(&["server"]).len() > 1,
         ) {
-            self.remark(directive, Verdict::Differs, "It holds for all servers.");
+            self.remark(directive, Verdict::Differs, "It applies to all servers.");
         }
         // nginx matches the resolved path and sends the client's own on; so does this setting.
         self.member("router", "ambiguous_paths", "allow".into());

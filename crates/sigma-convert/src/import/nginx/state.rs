@@ -6,7 +6,7 @@ use std::rc::Rc;
 use serde_json::Value;
 
 use super::super::decision::{Decision, Host, Path, Target};
-use super::super::source::Place;
+use super::super::source::SourceLine;
 use super::level::Level;
 use super::locations::Entry;
 use super::parse::Directive;
@@ -15,7 +15,7 @@ use super::pattern::Pattern;
 /// The server whose requests are followed.
 pub(super) struct Server<'a> {
     pub(super) level: Rc<Level<'a>>,
-    pub(super) place: Place,
+    pub(super) place: SourceLine,
     pub(super) directive: &'a Directive,
     /// The value of `$server_name`.
     pub(super) name: String,
@@ -93,7 +93,7 @@ pub(super) struct State<'a> {
     pub(super) files_of: Option<Rc<Level<'a>>>,
     /// Whether only internal requests come here.
     pub(super) is_internal: bool,
-    /// Whether the response is the page of an error: fields for successes are left out.
+    /// Whether the response is the page of an error: fields for successes are omitted.
     pub(super) is_error: bool,
 }
 
@@ -104,7 +104,7 @@ impl State<'_> {
     }
 
     /// Creates a decision for the requests of this state.
-    pub(super) fn decision(&self, place: Place, target: Target) -> Decision {
+    pub(super) fn decision(&self, place: SourceLine, target: Target) -> Decision {
         let host = match self.hosts.first() {
             Some(Host::Exact(name) | Host::Suffix(name) | Host::Prefix(name)) => name.as_str(),
             _ if matches!(self.server.name.as_str(), "" | "_") => "default",

@@ -40,7 +40,7 @@ impl<'a> Converter<'a> {
             self.remark(
                 server,
                 Verdict::NotPossible,
-                "a server of streams needs `proxy_pass`; it is left out",
+                "a stream server needs `proxy_pass`; it was not converted",
             );
             return;
         };
@@ -57,7 +57,7 @@ impl<'a> Converter<'a> {
                 ),
             };
             if port == 0 {
-                self.remark(listen, Verdict::NotPossible, "the address cannot be read; it is left out");
+                self.remark(listen, Verdict::NotPossible, "the address is invalid and was not converted");
                 continue;
             }
             let kind = if is_udp {
@@ -92,7 +92,7 @@ impl<'a> Converter<'a> {
         };
         let map = maps.get(name).filter(|map| map.arg(0) == "$ssl_preread_server_name");
         let Some(map) = map else {
-            let text = "a target of this variable is not possible; sessions of the listener are closed";
+            let text = "this variable is not supported as a target; sessions of the listener are closed";
             return self.remark(pass, Verdict::NotPossible, text);
         };
         let mut default = None;
@@ -101,7 +101,7 @@ impl<'a> Converter<'a> {
                 "hostnames" | "volatile" => {}
                 "default" => default = Some(entry.arg(0).to_owned()),
                 name if name.starts_with('~') => {
-                    let text = "server names by expression are not possible: write them one by one";
+                    let text = "regular expressions as server names are not supported: list the names";
                     self.remark(entry, Verdict::NotPossible, text);
                 }
                 name => {
@@ -130,7 +130,7 @@ impl<'a> Converter<'a> {
             self.remark(
                 pass,
                 Verdict::NotPossible,
-                "a target with variables is not possible; it is left out",
+                "a target with variables is not supported; it was not converted",
             );
             return;
         }
@@ -154,11 +154,7 @@ impl<'a> Converter<'a> {
         let mut addresses = Addresses::default();
         for rule in &rules {
             if !addresses.add(rule.name == "allow", rule.arg(0)) {
-                self.guard(
-                    rule,
-                    Verdict::NotPossible,
-                    "the address cannot be read; all sessions are refused",
-                );
+                self.guard(rule, Verdict::NotPossible, "the address is invalid; all sessions are refused");
                 addresses = Addresses::default();
                 addresses.add(false, "all");
                 break;
@@ -201,7 +197,7 @@ impl<'a> Converter<'a> {
         } else {
             "tcp"
         };
-        let wanted = upstreams::Wanted { scheme, authority: target, family: "proxy", fields };
+        let wanted = upstreams::UpstreamSpec { scheme, authority: target, family: "proxy", fields };
         self.upstream(wanted, level)
     }
 

@@ -364,7 +364,7 @@ pub(super) fn is_stock(path: &str) -> bool {
         || path.contains("/usr/share/nginx/modules/")
 }
 
-/// Returns true if a directive has a conversion, or a remark of its own.
+/// Returns true if a directive has a conversion, or its own remark.
 pub(super) fn is_known(name: &str) -> bool {
     matches!(
         name,
@@ -404,10 +404,10 @@ impl Converter<'_> {
                 self.remark(directive, Verdict::Differs, text);
             }
             "recursive_error_pages" if directive.arg(0) == "on" => {
-                self.remark(directive, Verdict::Differs, "A page of an error has no page of its own.");
+                self.remark(directive, Verdict::Differs, "An error page has no error page itself.");
             }
             "max_ranges" => {
-                self.remark(directive, Verdict::Differs, "Ranges have a limit of the gateway's own.")
+                self.remark(directive, Verdict::Differs, "The gateway has its own limit of ranges.")
             }
             "merge_slashes" | "recursive_error_pages" => self.remark(directive, Verdict::NoEffect, ""),
             "mail" => self.remark(directive, Verdict::NotPossible, "mail is not available"),
@@ -417,7 +417,7 @@ impl Converter<'_> {
             name if GUARDS.contains(&name) => {}
             name if name.contains("_by_lua") => {
                 let text =
-                    "Lua code is not taken over: move it to a function of the plugin serverless-pre-function";
+                    "Lua code is not converted: move it to a function of the plugin serverless-pre-function";
                 self.remark(directive, Verdict::NotPossible, text);
             }
             name if name.starts_with("brotli") => {
@@ -440,7 +440,7 @@ impl Converter<'_> {
             _ => self.remark(
                 directive,
                 Verdict::NotPossible,
-                "this directive is unknown: its effect is left out",
+                "this directive is unknown and was not converted",
             ),
         }
     }

@@ -314,7 +314,7 @@ pub(super) fn global(variables: &Variables, name: &str) -> Option<String> {
         return Some(format!("${{var_{name}}}"));
     }
     if let Some(field) = variables.answers.get(name) {
-        // The request has the field since the service has answered.
+        // The request has the field since the service has responded.
         return Some(format!("${{http_{}}}", field.to_ascii_lowercase().replace('-', "_")));
     }
     match name {

@@ -24,7 +24,7 @@ impl Group {
 }
 
 /// The kind of an upstream and the settings of its location.
-pub(super) struct Wanted<'w> {
+pub(super) struct UpstreamSpec<'w> {
     /// `http`, `https`, `grpc`, `grpcs`, `fcgi`.
     pub(super) scheme: &'w str,
     /// A name of a block, or `host:port`.
@@ -67,7 +67,7 @@ impl<'a> Converter<'a> {
             fails = Some(fails.map_or(own, |before: u64| before.max(own)));
             fail_ms = option(server, "fail_timeout").and_then(milliseconds).unwrap_or(fail_ms);
             if option(server, "service").is_some() {
-                let text = "names of services are found with `discovery`: write `service_name` by hand";
+                let text = "service names need `discovery`: write `service_name` by hand";
                 self.remark(server, Verdict::NotPossible, text);
             }
             group.nodes.push(node);
@@ -121,8 +121,7 @@ impl<'a> Converter<'a> {
                     }
                 }
                 "sticky" if first == "cookie" => {
-                    let text =
-                        "Sigma's cookie has another value than nginx's: sessions begin again after the move.";
+                    let text = "Sigma's cookie has another value than nginx's: sessions start again after the migration.";
                     self.remark(child, Verdict::Differs, text);
                     let affinity = json!({"cookie": {"name": child.arg(1)}, "secret": "change this secret"});
                     group.fields.insert("session_affinity".to_owned(), affinity);
@@ -139,7 +138,7 @@ impl<'a> Converter<'a> {
     }
 
     /// Returns the id of an upstream; the same settings have the same upstream.
-    pub(super) fn upstream(&mut self, wanted: Wanted<'_>, level: &Level<'a>) -> String {
+    pub(super) fn upstream(&mut self, wanted: UpstreamSpec<'_>, level: &Level<'a>) -> String {
         let group = self.groups.get(wanted.authority).cloned();
         let port = match wanted.scheme {
             "https" | "grpcs" => 443,
@@ -184,7 +183,12 @@ impl<'a> Converter<'a> {
         id
     }
 
-    fn upstream_tls(&mut self, wanted: &Wanted<'_>, level: &Level<'a>, upstream: &mut Map<String, Value>) {
+    fn upstream_tls(
+        &mut self,
+        wanted: &UpstreamSpec<'_>,
+        level: &Level<'a>,
+        upstream: &mut Map<String, Value>,
+    ) {
         if !matches!(wanted.scheme, "https" | "grpcs") {
             return;
         }
@@ -200,8 +204,7 @@ impl<'a> Converter<'a> {
                 // A route that verifies by it is closed.
                 Err(_) if key == "ca" => {}
                 Err(error) => {
-                    let text =
-                        format!("the file cannot be read ({error}); write its PEM text into `tls.{key}`");
+                    let text = format!("cannot read the file ({error}); write its PEM text into `tls.{key}`");
                     self.remark(directive, Verdict::NotPossible, text);
                 }
             }
@@ -214,7 +217,7 @@ impl<'a> Converter<'a> {
     }
 
     /// `proxy_next_upstream` and its relatives.
-    fn retries(&mut self, wanted: &Wanted<'_>, level: &Level<'a>, upstream: &mut Map<String, Value>) {
+    fn retries(&mut self, wanted: &UpstreamSpec<'_>, level: &Level<'a>, upstream: &mut Map<String, Value>) {
         let name = |rest: &str| format!("{}_next_upstream{rest}", wanted.family);
         if let Some(tries) =
             level.text(&name("_tries")).and_then(|text| text.parse::<u64>().ok()).filter(|it| *it > 0)

@@ -81,7 +81,7 @@ fn one(value: &Value) -> Result<Probe, String> {
     for pair in value.get("headers").and_then(Value::as_array).into_iter().flatten() {
         let part = |at: usize| pair.get(at).and_then(Value::as_str).map(str::to_owned);
         let (name, value) =
-            part(0).zip(part(1)).ok_or("a field of `headers` is a list of a name and a value")?;
+            part(0).zip(part(1)).ok_or("each item of `headers` must be a list of a name and a value")?;
         if name.is_empty() || format!("{name}{value}").contains(['\r', '\n']) {
             return Err(format!("the field `{name}` is invalid"));
         }

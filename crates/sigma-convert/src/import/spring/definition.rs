@@ -1,14 +1,14 @@
 //! Predicates and filters of routes: the short form `Name=a,b` and the long form with `args`.
 
 use super::super::nodes::{Data, Node};
-use super::super::source::Place;
+use super::super::source::SourceLine;
 use super::settings::{Settings, relaxed};
 
 /// A predicate or filter with its arguments.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Definition {
     pub name: String,
-    pub place: Place,
+    pub place: SourceLine,
     /// The line as it is written.
     pub source: String,
     /// Arguments by name; several of one name are a list.

@@ -77,7 +77,7 @@ impl Reader<'_, '_> {
                 let status = status(required(it, "status")?).ok_or("The status is unknown.")?;
                 self.actions.status = Some(status);
                 Ok(if status < 200 {
-                    Outcome::Closed("The status is no final one.".to_owned())
+                    Outcome::Closed("The status is not a final status.".to_owned())
                 } else {
                     Outcome::Done
                 })
@@ -105,30 +105,29 @@ impl Reader<'_, '_> {
             "removejsonattributesresponsebody" => {
                 let fields = it.many("fieldList");
                 if it.flag("deleteRecursively") == Some(true) {
-                    return Err("Fields can be removed at the top of a body only.".to_owned());
+                    return Err("Only top-level fields of a body can be removed.".to_owned());
                 }
                 actions.plugins.insert("response-shaping".to_owned(), json!({"deny": fields}));
                 Ok(Outcome::Done)
             }
-            "savesession" => Ok(Outcome::NoEffect("Sigma keeps no session of the application.")),
-            "cacherequestbody" => Ok(Outcome::NoEffect("Plugins that need the body read it by themselves.")),
-            "fallbackheaders" => Ok(Outcome::NoEffect("Sigma sends no exception to a fallback.")),
-            "adaptcachedbody" => Ok(Outcome::NoEffect("Plugins that need the body read it by themselves.")),
+            "savesession" => Ok(Outcome::NoEffect("Sigma does not store sessions of the application.")),
+            "cacherequestbody" => Ok(Outcome::NoEffect("Plugins that need the body read it themselves.")),
+            "fallbackheaders" => Ok(Outcome::NoEffect("Sigma does not send exceptions to a fallback.")),
+            "adaptcachedbody" => Ok(Outcome::NoEffect("Plugins that need the body read it themselves.")),
             "tokenrelay" => Ok(super::server::token_relay(it, settings, actions)),
             "jsontogrpc" => {
                 Err("The descriptor of the service is needed: put the proto file into `protos` and use \
                                  the plugin grpc-transcode."
                     .to_owned())
             }
-            "requestheadertorequesturi" => {
-                Ok(Outcome::Guard("The client would choose the node; Sigma has no such route.".to_owned()))
-            }
+            "requestheadertorequesturi" => Ok(Outcome::Guard(
+                "The client would choose the node; Sigma does not support such a route.".to_owned(),
+            )),
             "modifyrequestbody" | "modifyresponsebody" => {
                 Err("It is code of the application: use body-transformer or a Lua function.".to_owned())
             }
             name => Ok(Outcome::Guard(format!(
-                "`{name}` is code of the application and may guard the route, which answers 503: write its \
-                 counterpart as a plugin.",
+                "`{name}` is code of the application and may guard the route, which returns 503: write its counterpart as a plugin.",
             ))),
         }
     }
@@ -181,7 +180,7 @@ impl Reader<'_, '_> {
             let text = match value.contains(['$', '}']) {
                 false => format!("${{{variable} ?? {value}}}"),
                 true => {
-                    return Err("The value of a field that may be absent must be a plain text.".to_owned());
+                    return Err("The value of a field that may be absent must be a fixed string.".to_owned());
                 }
             };
             self.actions.request.push((name.trim().to_owned(), Change::Set(text)));
@@ -207,7 +206,7 @@ impl Reader<'_, '_> {
                 let (name, value) = (required(it, "name")?, self.value(it, "value")?);
                 if it.flag("override") == Some(false) {
                     if value.contains("${") {
-                        return Err("The value of a field that may be there must be a plain text.".to_owned());
+                        return Err("The value of a field that may exist must be a fixed string.".to_owned());
                     }
                     let code = format!(
                         "  if not ngx.header[{0}] then ngx.header[{0}] = {1} end\n",
@@ -279,7 +278,7 @@ impl Reader<'_, '_> {
                 let value = it.one("replacement").unwrap_or_default();
                 let value = pattern::value(value, self.variables);
                 if value.contains("${") {
-                    return Err("The replacement of a parameter must be a plain text.".to_owned());
+                    return Err("The replacement of a parameter must be a fixed string.".to_owned());
                 }
                 self.actions.request_code.push(super::code::argument(&name, &value.replace("\\$", "$")));
             }

@@ -14,7 +14,7 @@ const TIME_LIMIT: f64 = 1.0;
 
 /// Retry.
 pub(super) fn retry(it: &Definition, actions: &mut Actions) -> Read {
-    let retries = it.one("retries").map_or(Ok(3), str::parse).map_err(|_| "`retries` is no number.")?;
+    let retries = it.one("retries").map_or(Ok(3), str::parse).map_err(|_| "`retries` is not a number.")?;
     let mut methods = it.many("methods");
     if methods.is_empty() {
         methods.push("GET".to_owned());
@@ -33,13 +33,14 @@ pub(super) fn retry(it: &Definition, actions: &mut Actions) -> Read {
             "SERVER_ERROR" => conditions.push("5xx"),
             "CLIENT_ERROR" => statuses.extend(400..=499),
             "REDIRECTION" => statuses.extend(300..=399),
-            _ => return Err(format!("Responses of the series `{name}` cannot be repeated.")),
+            _ => return Err(format!("Responses of the series `{name}` cannot be retried.")),
         }
     }
     statuses.retain(|status| *status >= 300);
     statuses.dedup();
-    let first = it.one("backoff.firstBackoff").map(|text| seconds(text).ok_or("The pause is no duration."));
-    let most = it.one("backoff.maxBackoff").map(|text| seconds(text).ok_or("The pause is no duration."));
+    let first =
+        it.one("backoff.firstBackoff").map(|text| seconds(text).ok_or("The backoff is not a duration."));
+    let most = it.one("backoff.maxBackoff").map(|text| seconds(text).ok_or("The backoff is not a duration."));
     let back_off = match (first.transpose()?, most.transpose()?) {
         (Some(first), most) if first > 0.0 => {
             object(vec![("base_interval", json!(first)), ("max_interval", json!(most))])
@@ -56,9 +57,9 @@ pub(super) fn retry(it: &Definition, actions: &mut Actions) -> Read {
     ]));
     actions.retries = Some(retries);
     Ok(match it.one("backoff.firstBackoff") {
-        Some(_) => {
-            Outcome::Differs("Pauses between attempts are random up to the pause of Spring.".to_owned())
-        }
+        Some(_) => Outcome::Differs(
+            "The backoff between attempts is random, up to the backoff of Spring.".to_owned(),
+        ),
         None => Outcome::Done,
     })
 }
@@ -122,12 +123,12 @@ pub(super) fn breaker(
 }
 
 fn fallback(it: &Definition, serves: &dyn Fn(&str) -> bool, actions: &mut Actions, codes: &[u16]) -> Read {
-    let window = "The breaker counts the calls of a time, not a number of calls";
+    let window = "The circuit breaker counts the calls in a time window, not a number of calls";
     let Some(uri) = it.one("fallbackUri") else {
         return Ok(Outcome::Differs(format!("{window}.")));
     };
     let Some(path) = uri.strip_prefix("forward:") else {
-        return Err(format!("The fallback `{uri}` is no path of the gateway."));
+        return Err(format!("The fallback `{uri}` is not a path of the gateway."));
     };
     if !serves(path) {
         let text = format!(
@@ -142,7 +143,9 @@ fn fallback(it: &Definition, serves: &dyn Fn(&str) -> bool, actions: &mut Action
         "error-page".to_owned(),
         json!({"intercept": !codes.is_empty(), "pages": [{"status": statuses, "uri": format!("{path}$is_args$args"), "response_status": 200}]}),
     );
-    Ok(Outcome::Differs(format!("{window}. The fallback gets GET, with status 200 for the client.")))
+    Ok(Outcome::Differs(format!(
+        "{window}. The fallback is called with GET, and the client gets status 200."
+    )))
 }
 
 /// RequestRateLimiter. A limit without a known key closes the route.
@@ -191,7 +194,7 @@ pub(super) fn rate(it: &Definition, settings: &Settings<'_>, actions: &mut Actio
     ]);
     actions.plugins.insert("limit-req".to_owned(), limit);
     Outcome::Differs(format!(
-        "The key resolver `{resolver}` is code of the application; by its name it is taken as `{key}`: check it."
+        "The key resolver `{resolver}` is code of the application; because of its name it was converted to `{key}`: check it."
     ))
 }
 
@@ -215,7 +218,7 @@ fn key(resolver: &str) -> Option<&'static str> {
 /// RequestSize.
 pub(super) fn body_size(it: &Definition, actions: &mut Actions) -> Read {
     let text = it.one("maxSize").unwrap_or("5MB");
-    let size = bytes(text).filter(|size| *size > 0).ok_or_else(|| format!("`{text}` is no size."));
+    let size = bytes(text).filter(|size| *size > 0).ok_or_else(|| format!("`{text}` is not a size."));
     match size {
         Ok(size) => {
             actions.plugins.insert("client-control".to_owned(), json!({"max_body_size": size}));
@@ -229,7 +232,7 @@ pub(super) fn body_size(it: &Definition, actions: &mut Actions) -> Read {
 pub(super) fn cache(it: &Definition, actions: &mut Actions) -> Read {
     let text = it.one("timeToLive").unwrap_or("5m");
     let time =
-        seconds(text).filter(|time| *time >= 1.0).ok_or_else(|| format!("`{text}` is no duration."))?;
+        seconds(text).filter(|time| *time >= 1.0).ok_or_else(|| format!("`{text}` is not a duration."))?;
     actions.cache =
         Some(json!({"methods": ["GET"], "valid": [{"statuses": [200, 206, 301], "seconds": time as u64}]}));
     Ok(Outcome::Differs("The size of the cache is a setting of the gateway, `cache`.".to_owned()))

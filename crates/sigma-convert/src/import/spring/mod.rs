@@ -32,7 +32,7 @@ use super::Translated;
 use super::decision::Plan;
 use super::nodes::{Lines, Node};
 use super::report::{Report, Verdict};
-use super::source::{Input, Place, Sources};
+use super::source::{Input, SourceLine, Sources};
 use settings::Settings;
 
 /// Prefixes of the gateway's properties, by version; the longest first.
@@ -65,7 +65,7 @@ struct Translation<'t, 's> {
     report: Report,
     probes: Vec<super::probe::Probe>,
     /// Lines with a remark.
-    told: HashSet<Place>,
+    told: HashSet<SourceLine>,
     common: server::Common,
     /// Ids of upstreams by their fields.
     upstreams: HashMap<String, String>,
@@ -89,20 +89,20 @@ impl<'t, 's> Translation<'t, 's> {
     }
 
     /// Adds a remark on a line.
-    fn tell(&mut self, place: Place, verdict: Verdict, text: impl Into<String>) {
+    fn tell(&mut self, place: SourceLine, verdict: Verdict, text: impl Into<String>) {
         let source = self.source(place);
         self.told.insert(place);
         self.report.add(place, &source, verdict, text);
     }
 
     /// Adds a remark on a line that guards access.
-    fn tell_guard(&mut self, place: Place, text: impl Into<String>) {
+    fn tell_guard(&mut self, place: SourceLine, text: impl Into<String>) {
         let source = self.source(place);
         self.told.insert(place);
         self.report.add_guard(place, &source, Verdict::NotPossible, text);
     }
 
-    fn source(&self, place: Place) -> String {
+    fn source(&self, place: SourceLine) -> String {
         self.lines.at(place).to_owned()
     }
 
@@ -132,7 +132,7 @@ impl<'t, 's> Translation<'t, 's> {
 
     /// Remarks for the lines that nothing was said about.
     fn rest(&mut self) {
-        let mut leaves: Vec<(Place, String)> = Vec::new();
+        let mut leaves: Vec<(SourceLine, String)> = Vec::new();
         collect(self.settings.root(), "", &mut leaves);
         for (place, name) in leaves {
             if self.told.contains(&place) {
@@ -144,7 +144,7 @@ impl<'t, 's> Translation<'t, 's> {
         // Lines with a key only.
         for (file, source) in (0u16..).zip(self.input.files) {
             for (line, text) in (1u32..).zip(source.text.lines()) {
-                let place = Place { file, line };
+                let place = SourceLine { file, line };
                 let text = text.trim();
                 let says_nothing =
                     text.is_empty() || text.starts_with(['#', '!']) || matches!(text, "---" | "...");
@@ -157,7 +157,7 @@ impl<'t, 's> Translation<'t, 's> {
 }
 
 /// Collects the places of values with their dotted names.
-fn collect(node: &Node, name: &str, leaves: &mut Vec<(Place, String)>) {
+fn collect(node: &Node, name: &str, leaves: &mut Vec<(SourceLine, String)>) {
     use super::nodes::Data;
     match &node.data {
         Data::Map(members) => {
@@ -237,5 +237,5 @@ fn gateway_verdict(relaxed: &str) -> (Verdict, &'static str) {
             "Certificates of nodes are verified with the system's authorities: set `tls.ca` of the upstream.",
         );
     }
-    (Verdict::NoEffect, "It is tuning without a counterpart.")
+    (Verdict::NoEffect, "This tuning option has no counterpart.")
 }

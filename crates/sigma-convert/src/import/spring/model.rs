@@ -1,13 +1,13 @@
 //! A route as the file says it.
 
 use super::super::nodes::Node;
-use super::super::source::Place;
+use super::super::source::SourceLine;
 use super::definition::Definition;
 
 /// A route of the file.
 pub(super) struct Route<'n> {
     pub id: String,
-    pub place: Place,
+    pub place: SourceLine,
     pub uri: String,
     pub order: i64,
     pub predicates: Vec<Definition>,

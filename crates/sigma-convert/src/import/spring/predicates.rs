@@ -52,7 +52,7 @@ impl Conditions {
             "weight" => self.weight(it),
             "version" => self.version(it, settings),
             other => {
-                Err(format!("The predicate `{other}` is code of the application; the route answers 503."))
+                Err(format!("The predicate `{other}` is code of the application; the route returns 503."))
             }
         };
         result.unwrap_or_else(Outcome::Unknown)
@@ -143,7 +143,7 @@ impl Conditions {
             Some(regexp) if is_variable(name) => {
                 json!([format!("arg_{name}"), "~~", pattern::full(regexp)?])
             }
-            Some(_) => return Err(format!("No variable has the argument `{name}`.")),
+            Some(_) => return Err(format!("The argument `{name}` cannot be a variable.")),
             None => json!(["args", "~~", format!("(?:^|&){escaped}(?:[=&]|$)")]),
         });
         Ok(Outcome::Done)
@@ -152,7 +152,7 @@ impl Conditions {
     fn cookie(&mut self, it: &Definition) -> Result<Outcome, String> {
         let name = it.one("name").ok_or("The predicate has no cookie.")?;
         if !is_variable(name) {
-            return Err(format!("No variable has the cookie `{name}`."));
+            return Err(format!("The cookie `{name}` cannot be a variable."));
         }
         let variable = format!("cookie_{name}");
         self.vars.push(match it.one("regexp").filter(|text| !text.is_empty()) {
@@ -165,7 +165,7 @@ impl Conditions {
     fn time(&mut self, it: &Definition) -> Result<Outcome, String> {
         let at = |name: &str| {
             let text = it.one(name).ok_or("The predicate has no date.".to_owned())?;
-            seconds(text).ok_or(format!("`{text}` is no date with an offset."))
+            seconds(text).ok_or(format!("`{text}` is not a date with an offset."))
         };
         match relaxed(&it.name).as_str() {
             "after" => self.vars.push(json!(["msec", ">", at("datetime")?])),
@@ -184,7 +184,7 @@ impl Conditions {
             .iter()
             .map(|text| network(text))
             .collect::<Option<_>>()
-            .ok_or("A source is no address or network.")?;
+            .ok_or("A source is not an address or network.")?;
         if networks.is_empty() {
             return Err("The predicate has no source.".to_owned());
         }
@@ -201,7 +201,8 @@ impl Conditions {
 
     fn weight(&mut self, it: &Definition) -> Result<Outcome, String> {
         let group = it.one("group").ok_or("The predicate has no group.")?;
-        let weight = it.one("weight").and_then(|text| text.parse().ok()).ok_or("The weight is no number.")?;
+        let weight =
+            it.one("weight").and_then(|text| text.parse().ok()).ok_or("The weight is not a number.")?;
         self.weight = Some((group.to_owned(), weight));
         Ok(Outcome::Done)
     }

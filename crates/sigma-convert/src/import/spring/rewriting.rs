@@ -35,7 +35,7 @@ impl Step {
         let parts = parts.unwrap_or("1").trim();
         match parts.parse() {
             Ok(parts) if parts <= MOST_PARTS => Ok(Step::Strip(parts)),
-            _ => Err(format!("`{parts}` is no number of segments.")),
+            _ => Err(format!("`{parts}` is not a number of segments.")),
         }
     }
 

@@ -8,7 +8,7 @@ use super::super::build;
 use super::super::decision::{Decision, Target};
 use super::super::nodes::Node;
 use super::super::report::Verdict;
-use super::super::source::Place;
+use super::super::source::SourceLine;
 use super::actions::Actions;
 use super::definition::Definition;
 use super::filters;
@@ -77,7 +77,7 @@ impl<'t> Translation<'t, '_> {
         let paths: Vec<String> = routes.iter().flat_map(Route::paths).collect();
         if let Some(place) = routes.iter().map(|route| route.place).min() {
             let line = place.line.saturating_sub(1).max(1);
-            self.tell(Place { line, ..place }, Verdict::Differs, PATHS);
+            self.tell(SourceLine { line, ..place }, Verdict::Differs, PATHS);
         }
         let mut groups: HashMap<String, usize> = HashMap::new();
         for route in &routes {
@@ -102,7 +102,7 @@ impl<'t> Translation<'t, '_> {
         let services = target::known_services(settings);
         if services.is_empty() {
             let remark =
-                "Sigma makes no routes of a registry's list: write a route `/NAME/**` for each service.";
+                "Sigma does not create routes from a registry: write a route `/NAME/**` for each service.";
             self.tell(place, Verdict::NotPossible, remark);
         }
         let lower = text("lower-case-service-id").as_deref() == Some("true");
@@ -163,12 +163,12 @@ impl<'t> Translation<'t, '_> {
                 Target::Closed(reason.clone())
             }
             (None, Ok(Uri::Forward(path))) => {
-                let text = format!("`{path}` is a handler in the application's code; the route answers 503.");
+                let text = format!("`{path}` is a handler in the application's code; the route returns 503.");
                 self.tell(uri_place, Verdict::NotPossible, text.clone());
                 Target::Closed(text)
             }
             (None, Ok(Uri::Nothing)) if actions.redirect.is_none() => {
-                self.tell(uri_place, Verdict::NotPossible, "The URI names no target; the route answers 503.");
+                self.tell(uri_place, Verdict::NotPossible, "The URI has no target; the route returns 503.");
                 Target::Closed("no target".to_owned())
             }
             (None, Ok(uri)) => match &conditions.weight {
@@ -248,7 +248,7 @@ impl<'t> Translation<'t, '_> {
             plugins.entry(name.clone()).or_insert_with(|| fields.clone());
         }
         if actions.closed.is_some() && closed.is_none() {
-            self.tell(route.place, Verdict::NotPossible, "The route answers 503; see its filters.");
+            self.tell(route.place, Verdict::NotPossible, "The route returns 503; see its filters.");
         }
         actions.closed = closed.or(actions.closed.take());
         Some(Parts { conditions, actions, plugins })
@@ -322,7 +322,7 @@ impl<'t> Translation<'t, '_> {
             };
             if !same(route) {
                 let text = "Routes of a group share traffic only if their other predicates and filters are equal: \
-                            this one serves nothing.";
+                            this route serves no requests.";
                 self.tell(route.place, Verdict::NotPossible, text);
                 continue;
             }

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::decision::{Certificate, Listener, Plan};
 use super::super::nodes::Node;
-use super::super::source::Place;
+use super::super::source::SourceLine;
 use super::actions::Actions;
 use super::code::Cors;
 use super::definition::Definition;
@@ -13,7 +13,7 @@ use super::values::{Outcome, seconds};
 
 /// A remark on a line of the settings.
 pub(super) struct Note {
-    pub place: Place,
+    pub place: SourceLine,
     pub text: String,
     /// Whether it guards access and is not possible.
     pub guards: bool,
@@ -29,12 +29,12 @@ pub(super) struct Common {
 }
 
 impl Common {
-    fn note(&mut self, place: Place, text: impl Into<String>) {
+    fn note(&mut self, place: SourceLine, text: impl Into<String>) {
         self.notes.push(Note { place, text: text.into(), guards: false });
     }
 
     /// Closes all routes.
-    fn close(&mut self, place: Place, text: &str) {
+    fn close(&mut self, place: SourceLine, text: &str) {
         self.notes.push(Note { place, text: text.to_owned(), guards: true });
         self.closed.get_or_insert_with(|| text.to_owned());
     }
@@ -67,8 +67,8 @@ fn listener(settings: &Settings<'_>, plan: &mut Plan, common: &mut Common) {
         port_node.and_then(|node| settings.text(node)).map_or(Some(8080), |text| text.trim().parse().ok());
     let port = port.filter(|port| *port > 0).unwrap_or_else(|| {
         common.note(
-            port_node.map_or(Place::default(), |node| node.place),
-            "The port is not known here: 8080 is taken.",
+            port_node.map_or(SourceLine::default(), |node| node.place),
+            "The port is unknown: 8080 is used.",
         );
         8080
     });
@@ -247,8 +247,10 @@ fn login(settings: &Settings<'_>, plan: &mut Plan, common: &mut Common) {
                 common.plugins.insert("basic-auth".to_owned(), json!({"users": [format!("{user}:{hash}")]}));
                 common.note(node.place, "All routes ask for these credentials by Basic; the application may have permitted some paths in code.");
             }
-            _ => common
-                .close(node.place, "The password is made at the start of the application; write basic-auth."),
+            _ => common.close(
+                node.place,
+                "The application generates the password at its start; configure basic-auth.",
+            ),
         }
     }
     if let Some(node) = settings.find("spring.security.oauth2.resourceserver") {
@@ -265,7 +267,7 @@ fn login(settings: &Settings<'_>, plan: &mut Plan, common: &mut Common) {
             }
             None => common.close(
                 node.place,
-                "Without `issuer-uri` the plugin cannot be written: use jwt-auth with `jwks_uri`, or openid-connect.",
+                "Without `issuer-uri`, the login cannot be converted: use jwt-auth with `jwks_uri`, or openid-connect.",
             ),
         }
     }
@@ -273,7 +275,7 @@ fn login(settings: &Settings<'_>, plan: &mut Plan, common: &mut Common) {
 
 /// TokenRelay: the login of a client registration, whose access token the node gets.
 pub(super) fn token_relay(it: &Definition, settings: &Settings<'_>, actions: &mut Actions) -> Outcome {
-    let missing = "The login is code of the application: write openid-connect for this route.";
+    let missing = "The login is code of the application: configure openid-connect for this route.";
     let Some(registrations) = settings.find("spring.security.oauth2.client.registration") else {
         return Outcome::Guard(missing.to_owned());
     };
@@ -289,7 +291,7 @@ pub(super) fn token_relay(it: &Definition, settings: &Settings<'_>, actions: &mu
     let (Some(issuer), Some(client), Some(secret)) = (issuer, text("client-id"), text("client-secret"))
     else {
         return Outcome::Guard(
-            "The provider has no `issuer-uri`, or the client no id and secret: write openid-connect."
+            "The provider has no `issuer-uri`, or the client has no id and secret: configure openid-connect."
                 .to_owned(),
         );
     };

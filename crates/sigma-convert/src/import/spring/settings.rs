@@ -4,7 +4,7 @@ use serde_json::Value;
 use sigma_schema::problem::Problem;
 
 use super::super::nodes::{self, Data, Node};
-use super::super::source::{Files, Input, Place, Sources};
+use super::super::source::{Files, Input, SourceLine, Sources};
 use super::properties;
 
 /// Maximum depth of names, and of placeholders within placeholders.
@@ -18,7 +18,7 @@ pub(super) struct Settings<'a> {
     root: Node,
     access: &'a dyn Files,
     /// Places and names of documents whose profile is not active.
-    pub inactive: Vec<(Place, String)>,
+    pub inactive: Vec<(SourceLine, String)>,
 }
 
 /// A part of a property's name.
@@ -29,7 +29,7 @@ enum Segment {
 }
 
 /// A property: its name, its value and its place.
-type Flat = (Vec<Segment>, Value, Place);
+type Flat = (Vec<Segment>, Value, SourceLine);
 
 impl<'a> Settings<'a> {
     /// Reads and merges the files: later files and documents win, lists replace lists.
@@ -41,7 +41,7 @@ impl<'a> Settings<'a> {
             documents.extend(flat_documents(&file.name, &file.text, index)?);
         }
         let active = active_profiles(&documents, input.access);
-        let mut root = Node::null(Place::default());
+        let mut root = Node::null(SourceLine::default());
         let mut inactive = Vec::new();
         for document in documents {
             if let Some(profile) = profile_of(&document)
@@ -198,7 +198,7 @@ fn segments(name: &str) -> Vec<Segment> {
 fn flat_documents(name: &str, text: &str, file: u16) -> Result<Vec<Vec<Flat>>, Vec<Problem>> {
     if name.ends_with(".properties") {
         let flat = |property: properties::Property| {
-            let place = Place { file, line: property.line };
+            let place = SourceLine { file, line: property.line };
             (segments(&property.key), Value::String(property.value), place)
         };
         let documents = properties::read(text);
@@ -281,7 +281,7 @@ fn clear(root: &mut Node, path: &[Segment]) {
     node.data = Data::Null;
 }
 
-fn insert(root: &mut Node, path: &[Segment], value: Value, place: Place) {
+fn insert(root: &mut Node, path: &[Segment], value: Value, place: SourceLine) {
     let mut node = root;
     for part in path {
         node = match part {
@@ -293,7 +293,7 @@ fn insert(root: &mut Node, path: &[Segment], value: Value, place: Place) {
     node.data = if value.is_null() { Data::Null } else { Data::Scalar(value) };
 }
 
-fn member<'n>(node: &'n mut Node, name: &str, place: Place) -> &'n mut Node {
+fn member<'n>(node: &'n mut Node, name: &str, place: SourceLine) -> &'n mut Node {
     if !matches!(node.data, Data::Map(_)) {
         node.data = Data::Map(Vec::new());
     }
@@ -308,7 +308,7 @@ fn member<'n>(node: &'n mut Node, name: &str, place: Place) -> &'n mut Node {
     &mut members[at].1
 }
 
-fn item(node: &mut Node, at: usize, place: Place) -> &mut Node {
+fn item(node: &mut Node, at: usize, place: SourceLine) -> &mut Node {
     if !matches!(node.data, Data::List(_)) {
         node.data = Data::List(Vec::new());
         node.place = place;

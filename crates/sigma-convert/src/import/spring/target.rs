@@ -40,11 +40,12 @@ impl Uri {
             let name = name.split(['/', '?']).next().unwrap_or_default();
             return Ok(Uri::Service { scheme: scheme(kind).unwrap_or("http"), name: name.to_owned() });
         }
-        let (kind, rest) = text.split_once("://").ok_or_else(|| format!("`{text}` is no URI."))?;
+        let (kind, rest) = text.split_once("://").ok_or_else(|| format!("`{text}` is not a URI."))?;
         if kind == "no" {
             return Ok(Uri::Nothing);
         }
-        let scheme = scheme(kind).ok_or_else(|| format!("Sigma has no nodes of the scheme `{kind}`."))?;
+        let scheme =
+            scheme(kind).ok_or_else(|| format!("Sigma does not support nodes with the scheme `{kind}`."))?;
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
         let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
         let default = if scheme == "https" { 443 } else { 80 };
@@ -88,14 +89,19 @@ pub(super) struct Timeouts {
 }
 
 /// The upstream of a URI.
-pub(super) struct Made {
+pub(super) struct ConvertedTarget {
     pub fields: Map<String, Value>,
     /// Why it has no nodes.
     pub missing: Option<String>,
 }
 
 /// Makes the fields of an upstream.
-pub(super) fn upstream(uri: &Uri, host: &HostField, timeouts: Timeouts, settings: &Settings<'_>) -> Made {
+pub(super) fn upstream(
+    uri: &Uri,
+    host: &HostField,
+    timeouts: Timeouts,
+    settings: &Settings<'_>,
+) -> ConvertedTarget {
     let mut fields = Map::new();
     let mut missing = None;
     let scheme = match uri {
@@ -149,7 +155,7 @@ pub(super) fn upstream(uri: &Uri, host: &HostField, timeouts: Timeouts, settings
     {
         fields.insert("limits".to_owned(), json!({"max_requests_per_node": most}));
     }
-    Made { fields, missing }
+    ConvertedTarget { fields, missing }
 }
 
 /// The nodes of a service: instances in the file, or a registry.
@@ -166,7 +172,7 @@ fn service(
     let Some((kind, service, args)) = registry(name, settings) else {
         fields.insert("nodes".to_owned(), json!([]));
         let text = format!(
-            "The file has neither instances nor a registry for `{name}`: clients get 503 until the upstream has nodes."
+            "The file has no instances and no registry for `{name}`: clients get 503 until the upstream has nodes."
         );
         return (scheme, Some(text));
     };

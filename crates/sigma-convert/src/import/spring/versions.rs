@@ -29,7 +29,7 @@ impl VersionSource {
         let variable = match (text("use.header"), text("use.query-parameter")) {
             (Some(header), None) => header_variable(&header)?,
             (None, Some(name)) if is_variable(&name) => format!("arg_{name}"),
-            (None, Some(name)) => return Err(format!("No variable has the argument `{name}`.")),
+            (None, Some(name)) => return Err(format!("The argument `{name}` cannot be a variable.")),
             (Some(_), Some(_)) => {
                 return Err("Versions are read from a header and an argument; keep one of them.".to_owned());
             }

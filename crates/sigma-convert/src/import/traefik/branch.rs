@@ -360,11 +360,11 @@ fn rules(changes: &[(String, Option<String>)], additions: &[String]) -> Option<V
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::source::Place;
+    use super::super::super::source::SourceLine;
     use super::*;
 
     fn branch(path: Path) -> Branch {
-        let mut decision = Decision::new(Place::default(), "r", Target::Drop);
+        let mut decision = Decision::new(SourceLine::default(), "r", Target::Drop);
         decision.paths = vec![path];
         Branch::new(decision, false)
     }

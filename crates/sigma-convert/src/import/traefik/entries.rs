@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::super::decision::Listener;
-use super::super::source::Place;
+use super::super::source::SourceLine;
 use super::super::tree::Tree;
 use super::fields::{at, field, is_true, member, number, seconds, text, texts};
 use super::model::{Located, Model};
@@ -27,7 +27,7 @@ pub(super) struct EntryPoint {
 /// The redirect of all requests of an entry point.
 #[derive(Debug, Clone)]
 pub(super) struct Redirection {
-    pub(super) place: Place,
+    pub(super) place: SourceLine,
     pub(super) to: String,
     pub(super) scheme: String,
     pub(super) permanent: bool,
@@ -45,12 +45,10 @@ pub(super) fn entry_points(model: &mut Model<'_>, settings: &mut Map<String, Val
     let mut points: Vec<EntryPoint> = Vec::new();
     for Located { file, tree } in model.statics.clone() {
         for member in field(&tree, "entrypoints").map(Tree::members).unwrap_or_default() {
-            let place = Place { file, line: member.line };
+            let place = SourceLine { file, line: member.line };
             match entry_point(model, place, &member.key, &member.value, settings) {
                 Ok(point) if points.iter().any(|known| known.name == point.name) => {
-                    model
-                        .remarks
-                        .differs(place, "This entry point is given twice; the first one counts here.");
+                    model.remarks.differs(place, "This entry point exists twice; the first one is used.");
                 }
                 Ok(point) => points.push(point),
                 Err(reason) => model.remarks.gap(place, reason),
@@ -82,7 +80,7 @@ impl EntryPoint {
 
 fn entry_point(
     model: &mut Model<'_>,
-    place: Place,
+    place: SourceLine,
     name: &str,
     conf: &Tree,
     settings: &mut Map<String, Value>,
@@ -112,7 +110,7 @@ fn entry_point(
     if is_true(conf, "reuseport") {
         point.fields.insert("shared".to_owned(), true.into());
     }
-    let at_line = |tree: &Tree| Place { file: place.file, line: tree.line };
+    let at_line = |tree: &Tree| SourceLine { file: place.file, line: tree.line };
     if let Some(http) = field(conf, "http") {
         http_part(model, place, http, &mut point);
     }
@@ -122,16 +120,17 @@ fn entry_point(
             false => texts(proxy, "trustedips"),
         };
         point.fields.insert("proxy_protocol".to_owned(), json!({"trusted": trusted}));
-        let text = "Connections of these peers must begin with a header, and other connections must not.";
+        let text = "Connections of these peers must begin with a PROXY header; other connections must not.";
         model.remarks.guard_differs(at_line(proxy), text);
     }
     if let Some(forwarded) = field(conf, "forwardedheaders") {
         forwarded_headers(model, place, forwarded, settings);
     }
     if let Some(member) = member(conf, "http3") {
-        model
-            .remarks
-            .gap(Place { file: place.file, line: member.line }, "HTTP/3 is not served; clients use HTTP/2.");
+        model.remarks.gap(
+            SourceLine { file: place.file, line: member.line },
+            "HTTP/3 is not converted: set `http3: true` at the listener.",
+        );
     }
     if let Some(transport) = field(conf, "transport") {
         transport_part(model, place, transport, settings);
@@ -143,13 +142,13 @@ fn entry_point(
         if let Some(member) = member(conf, name) {
             model
                 .remarks
-                .no_effect(Place { file: place.file, line: member.line }, "Sigma's own defaults apply.");
+                .no_effect(SourceLine { file: place.file, line: member.line }, "Sigma's own defaults apply.");
         }
     }
     Ok(point)
 }
 
-fn http_part(model: &mut Model<'_>, place: Place, http: &Tree, point: &mut EntryPoint) {
+fn http_part(model: &mut Model<'_>, place: SourceLine, http: &Tree, point: &mut EntryPoint) {
     let known = [
         "redirections",
         "middlewares",
@@ -169,7 +168,7 @@ fn http_part(model: &mut Model<'_>, place: Place, http: &Tree, point: &mut Entry
     }
     if let Some(redirect) = at(http, &["redirections", "entrypoint"]) {
         point.redirection = Some(Redirection {
-            place: Place { file: place.file, line: redirect.line },
+            place: SourceLine { file: place.file, line: redirect.line },
             to: text(redirect, "to").unwrap_or_default().to_owned(),
             scheme: text(redirect, "scheme").unwrap_or("https").to_owned(),
             permanent: field(redirect, "permanent").and_then(Tree::boolean).unwrap_or(true),
@@ -181,27 +180,31 @@ fn http_part(model: &mut Model<'_>, place: Place, http: &Tree, point: &mut Entry
     {
         let text =
             "Sigma matches the path without dot segments and doubled slashes, so guards cannot be evaded.";
-        model.remarks.differs(Place { file: place.file, line: member.line }, text);
+        model.remarks.differs(SourceLine { file: place.file, line: member.line }, text);
     }
     for name in
         ["encodedcharacters", "encodequerysemicolons", "aliasheadersstrategy", "underscoreheadersstrategy"]
     {
         if let Some(member) = member(http, name) {
-            let text =
-                "Sigma has one rule for all: see `router.ambiguous_paths` and `underscores_in_headers`.";
-            model.remarks.differs(Place { file: place.file, line: member.line }, text);
+            let text = "Sigma has one setting for all characters: see `router.ambiguous_paths` and `underscores_in_headers`.";
+            model.remarks.differs(SourceLine { file: place.file, line: member.line }, text);
         }
     }
 }
 
-fn forwarded_headers(model: &mut Model<'_>, place: Place, conf: &Tree, settings: &mut Map<String, Value>) {
+fn forwarded_headers(
+    model: &mut Model<'_>,
+    place: SourceLine,
+    conf: &Tree,
+    settings: &mut Map<String, Value>,
+) {
     let mut trusted = texts(conf, "trustedips");
     if is_true(conf, "insecure") {
         trusted = vec!["0.0.0.0/0".to_owned(), "::/0".to_owned()];
     }
     if let Some(member) = member(conf, "connection") {
         model.remarks.gap(
-            Place { file: place.file, line: member.line },
+            SourceLine { file: place.file, line: member.line },
             "Sigma removes fields that Connection names.",
         );
     }
@@ -211,7 +214,7 @@ fn forwarded_headers(model: &mut Model<'_>, place: Place, conf: &Tree, settings:
         list.dedup();
     }
     let text = "Peers are trusted on all listeners, not on this entry point alone.";
-    model.remarks.guard_differs(Place { file: place.file, line: conf.line }, text);
+    model.remarks.guard_differs(SourceLine { file: place.file, line: conf.line }, text);
 }
 
 fn timeouts(settings: &mut Map<String, Value>) -> &mut Map<String, Value> {
@@ -222,8 +225,8 @@ fn timeouts(settings: &mut Map<String, Value>) -> &mut Map<String, Value> {
     }
 }
 
-fn transport_part(model: &mut Model<'_>, place: Place, conf: &Tree, settings: &mut Map<String, Value>) {
-    let at_line = |tree: &Tree| Place { file: place.file, line: tree.line };
+fn transport_part(model: &mut Model<'_>, place: SourceLine, conf: &Tree, settings: &mut Map<String, Value>) {
+    let at_line = |tree: &Tree| SourceLine { file: place.file, line: tree.line };
     for (path, key) in [
         (["respondingtimeouts", "readtimeout"], "request_body_ms"),
         (["respondingtimeouts", "idletimeout"], "keepalive_ms"),
@@ -233,14 +236,14 @@ fn transport_part(model: &mut Model<'_>, place: Place, conf: &Tree, settings: &m
             && let Some(value) = found.text().and_then(super::fields::duration)
         {
             timeouts(settings).insert(key.to_owned(), number((value * 1000.0).round()));
-            model.remarks.differs(at_line(found), "It holds for all listeners.");
+            model.remarks.differs(at_line(found), "It applies to all listeners.");
         }
     }
     for path in [["respondingtimeouts", "writetimeout"], ["lifecycle", "requestacceptgracetimeout"]] {
         if let Some(found) = at(conf, &path) {
             model
                 .remarks
-                .no_effect(at_line(found), "Sigma bounds the wait for a client, not the whole response.");
+                .no_effect(at_line(found), "Sigma limits the wait for a client, not the whole response.");
         }
     }
     if let Some(requests) = field(conf, "keepalivemaxrequests").and_then(Tree::integer).filter(|it| *it > 0) {
@@ -296,14 +299,15 @@ pub(super) fn process(model: &mut Model<'_>, settings: &mut Map<String, Value>) 
             ("hostresolver", "Hosts are compared as clients send them."),
         ] {
             if let Some(member) = member(&tree, name) {
-                model.remarks.gap(Place { file, line: member.line }, text);
+                model.remarks.gap(SourceLine { file, line: member.line }, text);
             }
         }
         for name in ["global", "ocsp"] {
             if let Some(member) = member(&tree, name) {
-                model
-                    .remarks
-                    .no_effect(Place { file, line: member.line }, "It has no counterpart and needs none.");
+                model.remarks.no_effect(
+                    SourceLine { file, line: member.line },
+                    "It has no counterpart and needs none.",
+                );
             }
         }
         providers(model, file, &tree);
@@ -321,20 +325,21 @@ fn access_log(model: &mut Model<'_>, file: u16, tree: &Tree, settings: &mut Map<
         value["format"] = "json".into();
     }
     settings.insert("access_log".to_owned(), value);
-    model
-        .remarks
-        .differs(Place { file, line: log.line }, "Lines have Sigma's own fields: see `access_log.format`.");
+    model.remarks.differs(
+        SourceLine { file, line: log.line },
+        "Log lines have Sigma's own fields: see `access_log.format`.",
+    );
     let _ = seconds(&log.value, "bufferingsize");
 }
 
 fn providers(model: &mut Model<'_>, file: u16, tree: &Tree) {
     for member in field(tree, "providers").map(Tree::members).unwrap_or_default() {
-        let place = Place { file, line: member.line };
+        let place = SourceLine { file, line: member.line };
         match member.key.to_ascii_lowercase().as_str() {
             "file" => {}
             "docker" | "swarm" => {
                 let text =
-                    "Labels of the given compose files are converted once; Sigma does not follow containers.";
+                    "Labels of these compose files are converted once; Sigma does not watch containers.";
                 model.remarks.differs(place, text);
             }
             "providersthrottleduration" | "precedence" => {

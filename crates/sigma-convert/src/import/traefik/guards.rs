@@ -41,7 +41,7 @@ pub(super) fn apply(
 /// Adds a plugin, of which a route has one.
 fn plugin(branch: &mut Branch, name: &str, conf: Value) -> Result<(), String> {
     match branch.decision.plugins.contains_key(name) {
-        true => Err(format!("A route has one {name}, and two middlewares of this router need it.")),
+        true => Err(format!("A route can have only one {name}, but two middlewares of this router need it.")),
         false => {
             branch.decision.plugins.insert(name.to_owned(), conf);
             Ok(())
@@ -68,7 +68,7 @@ fn basic_auth(
     };
     if let Some(user) = users.iter().find(|user| !known(user)) {
         let name = user.split(':').next().unwrap_or_default();
-        return Err(format!("The hash of the user `{name}` is of no known kind; make one with bcrypt."));
+        return Err(format!("The hash of the user `{name}` has an unknown format; make one with bcrypt."));
     }
     let mut plugin_conf = Map::new();
     if !users.is_empty() {
@@ -119,7 +119,7 @@ fn forward_auth(
     let address = text(conf, "address").ok_or("It has no address.")?;
     for name in ["authresponseheadersregex", "headerfield", "addauthcookiestoresponse"] {
         if field(conf, name).is_some() {
-            let text = "Name the fields of the service's response one by one in `upstream_headers`.";
+            let text = "List the fields of the service's response in `upstream_headers`.";
             model.remarks.gap(middleware.field(conf, name), text);
         }
     }
@@ -264,7 +264,7 @@ fn redis_policy(redis: &Tree, limit: &mut Value) -> Result<(), String> {
     let (host, port) = endpoint.rsplit_once(':').unwrap_or((endpoint, "6379"));
     limit["policy"] = "redis".into();
     limit["redis_host"] = host.into();
-    limit["redis_port"] = port.parse::<u16>().map_err(|_| format!("`{endpoint}` is no address."))?.into();
+    limit["redis_port"] = port.parse::<u16>().map_err(|_| format!("`{endpoint}` is not an address."))?.into();
     for (name, field) in [("username", "redis_username"), ("password", "redis_password")] {
         if let Some(value) = text(redis, name) {
             limit[field] = value.into();
@@ -310,7 +310,7 @@ fn buffering(
         if field(conf, name).is_some() {
             model
                 .remarks
-                .no_effect(middleware.field(conf, name), "Bodies are passed on without a buffer on disk.");
+                .no_effect(middleware.field(conf, name), "Bodies are forwarded without a buffer on disk.");
         }
     }
     if text(conf, "retryexpression").is_some() {

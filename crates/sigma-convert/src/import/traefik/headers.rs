@@ -59,7 +59,7 @@ pub(super) fn apply(model: &mut Model<'_>, middleware: &Named, conf: &Tree, bran
         let value = member.value.text().unwrap_or_default();
         if value.contains('$') {
             let place = middleware.at(&member.value);
-            model.remarks.differs(place, "A `$` begins a variable in Sigma's texts; check the value.");
+            model.remarks.differs(place, "In Sigma, `$` begins a variable; check the value.");
         }
         match value {
             "" => branch.request_field(&member.key, None),
@@ -86,7 +86,7 @@ fn allowed_hosts(
     }
     if field(conf, "hostsproxyheaders").is_some() {
         let text =
-            "Sigma takes the host of a trusted proxy from X-Forwarded-Host only; its routers are closed.";
+            "Sigma reads the host from X-Forwarded-Host of trusted proxies only; its routers are closed.";
         model.remarks.closed(middleware.field(conf, "hostsproxyheaders"), text);
         branches.push(branch.close("hosts in other fields"));
         return None;

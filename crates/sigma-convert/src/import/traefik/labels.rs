@@ -1,6 +1,6 @@
 //! Labels of containers in compose files, and Traefik's own flags there.
 
-use super::super::source::Place;
+use super::super::source::SourceLine;
 use super::super::tree::{Content, Member, Tree};
 use super::fields::{at, field, text};
 use super::model::{Located, Model, split_lists};
@@ -79,8 +79,8 @@ pub(super) fn dynamic(model: &mut Model<'_>, file: u16, compose: &Tree) {
         let enabled = enabled.map_or(exposes, |pair| pair.value.eq_ignore_ascii_case("true"));
         if !enabled {
             for pair in &found {
-                let text = "Traefik leaves this container out, because `traefik.enable` is not true.";
-                model.remarks.no_effect(Place { file, line: pair.line }, text);
+                let text = "Traefik ignores this container, because `traefik.enable` is not true.";
+                model.remarks.no_effect(SourceLine { file, line: pair.line }, text);
             }
             continue;
         }
@@ -97,13 +97,15 @@ fn container(model: &mut Model<'_>, file: u16, service: &Member, pairs: &[Pair],
         let key = pair.key["traefik.".len()..].to_owned();
         match key.split('.').next().unwrap_or_default().to_ascii_lowercase().as_str() {
             "http" | "tcp" | "udp" | "tls" => set(&mut own, &key, &pair.value, pair.line),
-            "enable" => model.remarks.done(Place { file, line: pair.line }),
+            "enable" => model.remarks.done(SourceLine { file, line: pair.line }),
             "docker" | "swarm" => {
                 let text =
                     "The name of the compose service is the node's address; both need a common network.";
-                model.remarks.no_effect(Place { file, line: pair.line }, text);
+                model.remarks.no_effect(SourceLine { file, line: pair.line }, text);
             }
-            _ => model.remarks.gap(Place { file, line: pair.line }, "The importer does not know this label."),
+            _ => model
+                .remarks
+                .gap(SourceLine { file, line: pair.line }, "The importer does not know this label."),
         }
     }
     for section in ["http", "tcp", "udp"] {
@@ -122,7 +124,7 @@ fn container(model: &mut Model<'_>, file: u16, service: &Member, pairs: &[Pair],
         }
         if section == "http" && !has_routers {
             let rule = default_rule(rule, &service.key);
-            let place = Place { file, line: service.line };
+            let place = SourceLine { file, line: service.line };
             model
                 .remarks
                 .differs(place, format!("Its rule is {rule}; Traefik adds the name of the project."));
@@ -172,8 +174,8 @@ fn servers(model: &mut Model<'_>, file: u16, service: &Member, section: &str, na
     }
     let port = text(&server, "port").map(str::to_owned).or_else(|| exposed(&service.value));
     let port = port.unwrap_or_else(|| {
-        let text = "No port is named: Traefik takes the lowest exposed one of the image, the importer 80.";
-        model.remarks.differs(Place { file, line }, text);
+        let text = "No port is set: Traefik uses the lowest exposed port of the image; the importer uses 80.";
+        model.remarks.differs(SourceLine { file, line }, text);
         "80".to_owned()
     });
     if section == "http" {

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::super::decision::Target;
-use super::super::source::Place;
+use super::super::source::SourceLine;
 use super::super::tree::Tree;
 use super::branch::{Branch, groups};
 use super::fields::{field, is_true, text, texts};
@@ -25,7 +25,7 @@ pub(super) struct Added {
     /// Error pages: name of the middleware, its service and query.
     pub(super) pages: Vec<(Named, String)>,
     /// Middlewares that a router uses, by place.
-    pub(super) used: std::collections::HashSet<Place>,
+    pub(super) used: std::collections::HashSet<SourceLine>,
 }
 
 /// Applies a list of middlewares in order.
@@ -68,7 +68,7 @@ fn apply_nested(
     branches
 }
 
-/// Replaces each branch that goes on.
+/// Replaces each branch that continues.
 fn map(branches: Vec<Branch>, mut change: impl FnMut(Branch) -> Vec<Branch>) -> Vec<Branch> {
     let mut out = Vec::with_capacity(branches.len());
     for branch in branches {

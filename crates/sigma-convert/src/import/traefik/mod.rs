@@ -22,7 +22,7 @@ use sigma_schema::problem::Problem;
 
 use super::Translated;
 use super::decision::Plan;
-use super::source::{Input, Place, SourceFile};
+use super::source::{Input, SourceFile, SourceLine};
 use super::tree::{self, Tree};
 use fields::{at, field, texts};
 use model::{Located, Model};
@@ -167,7 +167,7 @@ fn provided(model: &mut Model<'_>, named: &[String]) -> Vec<SourceFile> {
     let mut paths = Vec::new();
     for Located { file, tree } in model.statics.clone() {
         let Some(provider) = at(&tree, &["providers", "file"]) else { continue };
-        let place = Place { file, line: provider.line };
+        let place = SourceLine { file, line: provider.line };
         paths.extend(texts(provider, "filename").into_iter().map(|path| (path, place)));
         for folder in texts(provider, "directory") {
             for pattern in ["*.yml", "*.yaml", "*.toml"] {

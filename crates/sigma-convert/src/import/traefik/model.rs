@@ -1,7 +1,7 @@
 //! The content of all files together: static settings, and named routers, services and middlewares of each provider.
 
 use super::super::remarks::Remarks;
-use super::super::source::{Files, Place};
+use super::super::source::{Files, SourceLine};
 use super::super::tree::{Content, Member, Tree};
 use super::fields;
 
@@ -18,20 +18,20 @@ pub(super) struct Named {
     pub(super) name: String,
     /// `file` or `docker`.
     pub(super) provider: &'static str,
-    pub(super) place: Place,
+    pub(super) place: SourceLine,
     pub(super) tree: Tree,
 }
 
 impl Named {
     /// Returns where a part of the element is.
-    pub(super) fn at(&self, tree: &Tree) -> Place {
-        Place { file: self.place.file, line: tree.line }
+    pub(super) fn at(&self, tree: &Tree) -> SourceLine {
+        SourceLine { file: self.place.file, line: tree.line }
     }
 
     /// Returns where a field is, or the element.
-    pub(super) fn field(&self, tree: &Tree, name: &str) -> Place {
+    pub(super) fn field(&self, tree: &Tree, name: &str) -> SourceLine {
         fields::member(tree, name)
-            .map_or(self.place, |member| Place { file: self.place.file, line: member.line })
+            .map_or(self.place, |member| SourceLine { file: self.place.file, line: member.line })
     }
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Model<'a> {
     pub(super) udp_services: Vec<Named>,
     pub(super) tls_options: Vec<Named>,
     /// Certificates: certificate and key files.
-    pub(super) certificates: Vec<(Place, String, String)>,
+    pub(super) certificates: Vec<(SourceLine, String, String)>,
     /// Whether rules have the syntax of Traefik 2.
     pub(super) is_old: bool,
 }
@@ -93,10 +93,10 @@ impl<'a> Model<'a> {
         for (path, list) in parts {
             let Some(found) = fields::at(&tree, path) else { continue };
             for Member { key, line, value } in found.members() {
-                let place = Place { file, line: *line };
+                let place = SourceLine { file, line: *line };
                 let twice = list.iter().any(|other| other.name == *key && other.provider == provider);
                 if twice {
-                    self.remarks.differs(place, "This name is given twice; the first one counts here.");
+                    self.remarks.differs(place, "This name exists twice; the first one is used.");
                     continue;
                 }
                 list.push(Named { name: key.clone(), provider, place, tree: value.clone() });
@@ -111,7 +111,7 @@ impl<'a> Model<'a> {
 
     fn take_certificates(&mut self, file: u16, list: &Tree) {
         for item in list.items() {
-            let place = Place { file, line: item.line };
+            let place = SourceLine { file, line: item.line };
             match (fields::text(item, "certfile"), fields::text(item, "keyfile")) {
                 (Some(cert), Some(key)) if !cert.contains("-----BEGIN") => {
                     self.certificates.push((place, cert.to_owned(), key.to_owned()));
@@ -149,7 +149,7 @@ impl<'a> Model<'a> {
             self.take_certificates(file, default);
         }
         if let Some(generated) = fields::member(store, "defaultgeneratedcert") {
-            let place = Place { file, line: generated.line };
+            let place = SourceLine { file, line: generated.line };
             self.remarks.gap(place, "Name a certificate in `ssls`, or use `tls: auto` with `acme`.");
         }
     }
@@ -159,7 +159,7 @@ impl<'a> Model<'a> {
         let mut found = false;
         for member in tree.members() {
             if !known.iter().any(|name| member.key.eq_ignore_ascii_case(name)) {
-                let place = Place { file, line: member.line };
+                let place = SourceLine { file, line: member.line };
                 self.remarks
                     .gap(place, format!("The importer does not know `{}`; look it up by hand.", member.key));
                 found = true;

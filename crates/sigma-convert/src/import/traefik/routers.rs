@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::decision::{Decision, Host, Path, Plan, Target};
 use super::super::probe::Probe;
-use super::super::source::Place;
+use super::super::source::SourceLine;
 use super::super::tree::Tree;
 use super::branch::Branch;
 use super::entries::EntryPoint;
@@ -99,7 +99,7 @@ fn understand(model: &mut Model<'_>, named: Named, points: &[EntryPoint]) -> Opt
         Err(reason) => {
             model
                 .remarks
-                .gap(place, format!("Traefik does not load this router, and it is left out: {reason}."));
+                .gap(place, format!("Traefik does not load this router, so it was not converted: {reason}."));
             return None;
         }
     };
@@ -109,7 +109,7 @@ fn understand(model: &mut Model<'_>, named: Named, points: &[EntryPoint]) -> Opt
         match points.iter().position(|point| point.name == *name && !point.is_udp) {
             Some(index) => chosen.push(index),
             None => {
-                let text = format!("There is no entry point `{name}`.");
+                let text = format!("The entry point `{name}` does not exist.");
                 model.remarks.gap(named.field(&tree, "entrypoints"), text);
             }
         }
@@ -149,8 +149,7 @@ fn choose_tls(model: &mut Model<'_>, routers: &mut [Router], points: &mut [Entry
         let kept: Vec<usize> = router.points.iter().copied().filter(|index| fits(index)).collect();
         let is_named = field(&router.named.tree, "entrypoints").is_some();
         if kept.len() < before && (is_named || kept.is_empty()) {
-            let text =
-                "A listener speaks TLS or not, and this router wants the other: it is not served there.";
+            let text = "A listener either has TLS or not, and this router needs the other: the listener does not serve it.";
             model.remarks.gap(place, text);
         }
         router.has_tls |= kept.iter().any(|index| points[*index].has_tls);
@@ -169,7 +168,7 @@ fn report_ties(model: &mut Model<'_>, routers: &[Router]) {
         });
         if let Some(other) = tie {
             let text = format!(
-                "It has the priority of `{}`, and Traefik chooses between them by chance; here that router is first.",
+                "It has the same priority as `{}`, and Traefik chooses one of them at random; here that router comes first.",
                 other.named.name
             );
             model.remarks.differs(router.named.place, text);
@@ -214,7 +213,9 @@ fn redirections(model: &mut Model<'_>, points: &[EntryPoint], ranked: &mut Ranke
             None => match redirect.to.trim_start_matches(':').parse::<u16>() {
                 Ok(port) => port,
                 Err(_) => {
-                    model.remarks.gap(redirect.place, format!("There is no entry point `{}`.", redirect.to));
+                    model
+                        .remarks
+                        .gap(redirect.place, format!("The entry point `{}` does not exist.", redirect.to));
                     continue;
                 }
             },
@@ -352,7 +353,7 @@ fn error_pages(model: &mut Model<'_>, services: &mut Services, added: &Added) ->
 /// Says of middlewares that no router uses that they have no effect.
 fn unused(model: &mut Model<'_>, added: &Added) {
     let chained = |middleware: &Named| field(&middleware.tree, "chain").is_some();
-    let places: Vec<Place> = model
+    let places: Vec<SourceLine> = model
         .middlewares
         .iter()
         .filter(|middleware| !added.used.contains(&middleware.place) && !chained(middleware))

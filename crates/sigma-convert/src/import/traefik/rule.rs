@@ -142,7 +142,7 @@ impl Parser<'_> {
                 match self.chars.next() {
                     Some('`') => return Ok(text),
                     Some(char) => text.push(char),
-                    None => return Err("a text does not end".to_owned()),
+                    None => return Err("a string is not closed".to_owned()),
                 }
             },
             Some('"') => loop {
@@ -155,7 +155,7 @@ impl Parser<'_> {
                         _ => return Err("a text has an unknown escape".to_owned()),
                     },
                     Some(char) => text.push(char),
-                    None => return Err("a text does not end".to_owned()),
+                    None => return Err("a string is not closed".to_owned()),
                 }
             },
             _ => Err("a text in backticks is expected".to_owned()),

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::super::build;
-use super::super::source::Place;
+use super::super::source::SourceLine;
 use super::super::tree::Tree;
 use super::fields::{at, field, is_true, number, seconds, text, texts};
 use super::guards::statuses;
@@ -25,7 +25,7 @@ pub(super) enum Service {
 #[derive(Debug, Default)]
 pub(super) struct Services {
     pub(super) upstreams: Vec<(String, Value)>,
-    known: Vec<(Place, Service)>,
+    known: Vec<(SourceLine, Service)>,
 }
 
 impl Services {
@@ -146,7 +146,7 @@ impl Services {
                     .any(|(known, value)| *known == id && value.get("members").is_some());
                 match is_group {
                     true => Err(format!(
-                        "`{name}` consists of services itself; write its servers into one service"
+                        "`{name}` consists of other services; write its servers into one service"
                     )),
                     false => Ok(id),
                 }
@@ -253,7 +253,7 @@ impl Services {
             mirror["max_req_body_size"] = 0.into();
             model
                 .remarks
-                .differs(service.field(conf, "mirrorbody"), "Requests with a body are not copied at all.");
+                .differs(service.field(conf, "mirrorbody"), "Requests with a body are not mirrored.");
         } else if let Some(bytes) =
             field(conf, "maxbodysize").and_then(Tree::integer).filter(|bytes| *bytes >= 0)
         {
@@ -278,7 +278,7 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) fn parse(url: &str) -> Result<Server, String> {
-        let (scheme, rest) = url.split_once("://").ok_or_else(|| format!("`{url}` is no URL"))?;
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| format!("`{url}` is not a URL"))?;
         let end = rest.find(['/', '?']).unwrap_or(rest.len());
         let (authority, path) = rest.split_at(end);
         let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
@@ -368,7 +368,7 @@ fn load_balancer(model: &mut Model<'_>, service: &Named, conf: &Tree) -> Result<
     }
     checks(model, service, conf, &mut upstream);
     if let Some(forwarding) = field(conf, "responseforwarding") {
-        model.remarks.no_effect(service.at(forwarding), "Responses are passed on as they arrive.");
+        model.remarks.no_effect(service.at(forwarding), "Responses are forwarded as they arrive.");
     }
     Ok(upstream)
 }
@@ -377,12 +377,12 @@ fn affinity(model: &mut Model<'_>, service: &Named, cookie: &Tree) -> Value {
     let default = format!("_{}", build::id(&service.name));
     let name = text(cookie, "name").unwrap_or(&default);
     let text_of_remark = match text(cookie, "name") {
-        Some(_) => "The cookie has a keyed hash; change `secret` to a text of your own.",
+        Some(_) => "The cookie has a keyed hash; change `secret` to your own secret.",
         None => {
-            "Traefik makes the cookie's name of a hash, so sessions begin again; change `secret` to a text of your own."
+            "In Traefik, the name of the cookie is a hash, so sessions start again; change `secret` to your own secret."
         }
     };
-    model.remarks.differs(Place { file: service.place.file, line: cookie.line }, text_of_remark);
+    model.remarks.differs(SourceLine { file: service.place.file, line: cookie.line }, text_of_remark);
     let mut conf = json!({"name": name, "http_only": is_true(cookie, "httponly")});
     if is_true(cookie, "secure") {
         conf["secure"] = true.into();
@@ -502,7 +502,7 @@ fn transport(
         upstream["tls"] = json!({"verify": true});
     }
     let Some((file, conf)) = named else { return Ok(()) };
-    let place = |tree: &Tree| Place { file, line: tree.line };
+    let place = |tree: &Tree| SourceLine { file, line: tree.line };
     if is_tls && is_true(&conf, "insecureskipverify") {
         upstream["tls"]["verify"] = false.into();
     }

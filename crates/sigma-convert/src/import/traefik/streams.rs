@@ -25,7 +25,7 @@ pub(super) fn convert(model: &mut Model<'_>, points: &mut [EntryPoint], plan: &m
         let priority = field(&router.tree, "priority").and_then(Tree::integer).filter(|it| *it != 0);
         let rule = text(&router.tree, "rule").unwrap_or_default();
         let routes = tcp(model, &router, points).unwrap_or_else(|reason| {
-            model.remarks.closed(router.place, format!("{reason} No session is served by it."));
+            model.remarks.closed(router.place, format!("{reason} It serves no session."));
             Vec::new()
         });
         // A rule with * matches all names, after the others.
@@ -206,7 +206,7 @@ fn nodes(
     for server in field(conf, "servers").map(Tree::items).unwrap_or_default() {
         let address = text(server, "address").unwrap_or_default();
         let (host, port) =
-            address.rsplit_once(':').ok_or_else(|| format!("`{address}` is no address with a port."))?;
+            address.rsplit_once(':').ok_or_else(|| format!("`{address}` is not an address with a port."))?;
         let port: u16 = port.parse().map_err(|_| format!("`{address}` has no valid port."))?;
         if is_true(server, "tls") {
             upstream["scheme"] = "tls".into();

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde_json::{Map, Value, json};
 
 use super::super::decision::{Certificate, Host, Plan};
-use super::super::source::Place;
+use super::super::source::SourceLine;
 use super::super::tree::Tree;
 use super::entries::EntryPoint;
 use super::fields::{at, field, text, texts};
@@ -19,7 +19,7 @@ pub(super) fn certificates(
     routers: &[Router],
     points: &mut [EntryPoint],
     plan: &mut Plan,
-) -> Vec<(Place, String)> {
+) -> Vec<(SourceLine, String)> {
     let resolver = acme(model, plan);
     let asks = |router: &&Router| {
         field(&router.named.tree, "tls").is_some_and(|tls| text(tls, "certresolver").is_some())
@@ -77,7 +77,7 @@ fn acme(model: &mut Model<'_>, plan: &mut Plan) -> bool {
         let resolvers = field(&tree, "certificatesresolvers").map(Tree::members).unwrap_or_default();
         for resolver in resolvers {
             let Some(conf) = field(&resolver.value, "acme") else { continue };
-            let place = Place { file, line: resolver.line };
+            let place = SourceLine { file, line: resolver.line };
             let mut acme = json!({"terms_agreed": true});
             for (source, target) in [("email", "email"), ("caserver", "directory")] {
                 if let Some(value) = text(conf, source) {
@@ -88,10 +88,10 @@ fn acme(model: &mut Model<'_>, plan: &mut Plan) -> bool {
                 acme["challenge"] = "tls-alpn-01".into();
             }
             if let Some(dns) = field(conf, "dnschallenge") {
-                let text = "Sigma proves names by `acme.dns`: dynamic updates or a program of your own.";
-                model.remarks.gap(Place { file, line: dns.line }, text);
+                let text = "Sigma completes the challenge with `acme.dns`: dynamic updates, a provider's API, or your own program.";
+                model.remarks.gap(SourceLine { file, line: dns.line }, text);
             }
-            let text = "Check `acme`: certificates are ordered again and stored in `acme.storage`.";
+            let text = "Check `acme`: Sigma orders certificates again and stores them in `acme.storage`.";
             model.remarks.differs(place, text);
             plan.settings.insert("acme".to_owned(), acme);
             return true;
@@ -157,7 +157,7 @@ fn client_auth(
         _ => return Err(format!("`{kind}` accepts certificates of every client, which Sigma does not.")),
     }
     if kind == "VerifyClientCertIfGiven" {
-        let text = "Sigma demands the certificate that Traefik only verifies if it is there.";
+        let text = "Sigma requires the certificate; Traefik verifies it only if the client sends one.";
         model.remarks.guard_differs(options.field(conf, "clientauthtype"), text);
     }
     let authorities = pem(model, &texts(conf, "cafiles"))?;

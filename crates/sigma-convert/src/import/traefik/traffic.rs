@@ -24,7 +24,7 @@ pub(super) fn apply(
         "circuitbreaker" => circuit_breaker(model, middleware, conf, &mut branch),
         "errors" => errors(model, added, middleware, conf, &mut branch),
         "contenttype" => {
-            model.remarks.no_effect(middleware.place, "Sigma never guesses the type of a response.");
+            model.remarks.no_effect(middleware.place, "Sigma does not guess the type of a response.");
         }
         "grpcweb" => {
             branch.decision.plugins.insert("grpc-web".to_owned(), json!({}));
@@ -64,7 +64,7 @@ fn compress(model: &mut Model<'_>, middleware: &Named, conf: &Tree, branch: &mut
         false => json!(included),
     };
     if !texts(conf, "excludedcontenttypes").is_empty() {
-        let text = "Sigma lists the types to compress, not the others: set `types`.";
+        let text = "Sigma has a list of types to compress, not of types to exclude: set `types`.";
         model.remarks.differs(middleware.field(conf, "excludedcontenttypes"), text);
     }
     let codings = texts(conf, "encodings");
@@ -118,9 +118,10 @@ fn retry(model: &mut Model<'_>, middleware: &Named, conf: &Tree, branch: &mut Br
     }
     if let Some(pause) = seconds(conf, "initialinterval").filter(|pause| *pause > 0.0) {
         policy.insert("back_off".to_owned(), json!({"base_interval": pause}));
-        model
-            .remarks
-            .differs(middleware.field(conf, "initialinterval"), "The pause grows as in Envoy, with jitter.");
+        model.remarks.differs(
+            middleware.field(conf, "initialinterval"),
+            "The backoff grows as in Envoy, with jitter.",
+        );
     }
     upstream(branch, middleware, json!({"retries": attempts - 1, "retry_policy": policy}));
 }
@@ -212,7 +213,7 @@ fn client_certificate(model: &mut Model<'_>, middleware: &Named, conf: &Tree, br
             "X-Forwarded-Tls-Client-Cert-Info",
             Some("Subject=\"$ssl_client_s_dn\";Issuer=\"$ssl_client_i_dn\"".to_owned()),
         );
-        let text = "The field has subject and issuer as a whole, without the choice of their parts.";
+        let text = "The field has the whole subject and issuer; single parts cannot be selected.";
         model.remarks.differs(middleware.field(conf, "info"), text);
     }
 }

@@ -136,7 +136,7 @@ impl Reader<'_> {
             end += if bytes[end] == b'\\' { 2 } else { 1 };
         }
         let Some(quoted) = self.text.get(..=end).filter(|_| end < bytes.len()) else {
-            return Err(syntax(line, "not JSON: a text does not end"));
+            return Err(syntax(line, "not JSON: a string is not closed"));
         };
         let text = serde_json::from_str(quoted)
             .map_err(|_| syntax(line, "not JSON: a text with an invalid escape or a line break"))?;

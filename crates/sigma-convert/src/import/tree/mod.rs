@@ -192,7 +192,7 @@ fn bounded(text: &str) -> Result<(), Vec<Problem>> {
     if text.len() <= MAX_BYTES {
         return Ok(());
     }
-    let message = format!("the file has {} bytes, {MAX_BYTES} are allowed", text.len());
+    let message = format!("the file has {} bytes; the maximum is {MAX_BYTES}", text.len());
     Err(vec![Problem::new("", "too_large", message)])
 }
 

@@ -74,7 +74,7 @@ impl Reader<'_> {
                 match &mut list.content {
                     Content::List(items) => items.push(Tree::map(line)),
                     Content::Null => list.content = Content::List(vec![Tree::map(line)]),
-                    _ => return Err(syntax(line, "not TOML: this key has another value already")),
+                    _ => return Err(syntax(line, "not TOML: this key already has another value")),
                 }
             } else if self.text.starts_with('[') {
                 self.skip(1);
@@ -203,11 +203,11 @@ impl Reader<'_> {
         }
         let quote = self.text.chars().next().unwrap_or('"');
         let Some(end) = closing(&self.text[1..], quote) else {
-            return Err(syntax(line, "not TOML: a text does not end"));
+            return Err(syntax(line, "not TOML: a string is not closed"));
         };
         let inner = self.text[1..=end].to_owned();
         if inner.contains('\n') {
-            return Err(syntax(line, "not TOML: a text does not end in its line"));
+            return Err(syntax(line, "not TOML: a string is not closed in its line"));
         }
         self.skip(end + 2);
         match quote {
@@ -232,7 +232,7 @@ impl Reader<'_> {
             }
             from = at + 1;
         }
-        let Some(end) = end else { return Err(syntax(line, "not TOML: a text does not end")) };
+        let Some(end) = end else { return Err(syntax(line, "not TOML: a string is not closed")) };
         let inner = self.text[..end].to_owned();
         self.skip(end + 3);
         match quote {
@@ -317,7 +317,7 @@ fn set(table: &mut Tree, keys: &[String], line: u32, value: Tree) -> Result<(), 
     let target = find(table, keys, line, false)?;
     if !target.is_null() {
         let key = keys.join(".");
-        return Err(syntax(line, format!("`{key}` is given twice; the first is in line {}", target.line)));
+        return Err(syntax(line, format!("`{key}` exists twice; the first one is in line {}", target.line)));
     }
     *target = value;
     Ok(())

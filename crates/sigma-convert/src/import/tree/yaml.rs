@@ -70,7 +70,7 @@ impl Builder {
             },
             Event::Alias(anchor) => {
                 let Some((tree, size)) = self.anchors.get(&anchor).cloned() else {
-                    return Err(syntax(line, "this alias is part of the value that it names"));
+                    return Err(syntax(line, "this alias is inside the value that it refers to"));
                 };
                 self.count(size, line)?;
                 self.finish(Tree { line, ..tree }, 0)
@@ -156,7 +156,7 @@ fn add(members: &mut Vec<Member>, key: String, line: u32, value: Tree) -> Result
         Some(index) if members[index].line == 0 => members[index] = Member { key, line, value },
         Some(index) => {
             let first = members[index].line;
-            return Err(syntax(line, format!("`{key}` is given twice; the first is in line {first}")));
+            return Err(syntax(line, format!("`{key}` exists twice; the first one is in line {first}")));
         }
         None => members.push(Member { key, line, value }),
     }

@@ -10,8 +10,8 @@ const DEPTH_MAX: u32 = 64;
 /// response.
 const VALUES_MAX: u32 = 1 << 16;
 
-const CUT: &str = "a value is cut off";
-const UNKNOWN: &str = "a value of no known type";
+const CUT: &str = "a Hessian value is incomplete";
+const UNKNOWN: &str = "a Hessian value of unknown type";
 
 /// Reads values from bytes.
 #[derive(Debug)]
@@ -81,7 +81,7 @@ impl<'r> Reader<'r> {
                 let tag = self.byte()?;
                 Value::Reference(self.int(tag)?)
             }
-            _ => self.composed(tag, depth.checked_sub(1).ok_or("values within each other too deeply")?)?,
+            _ => self.composed(tag, depth.checked_sub(1).ok_or("Hessian values are nested too deeply")?)?,
         })
     }
 
@@ -168,7 +168,7 @@ impl<'r> Reader<'r> {
     /// them.
     fn length(&mut self) -> Result<u64, &'static str> {
         let tag = self.byte()?;
-        u64::try_from(self.int(tag)?).map_err(|_| "a list of a negative length")
+        u64::try_from(self.int(tag)?).map_err(|_| "a Hessian list with a negative length")
     }
 
     /// Reads a text: chunks whose lengths count UTF-16 units.
@@ -179,7 +179,7 @@ impl<'r> Reader<'r> {
                 0x00..=0x1f => usize::from(tag),
                 0x30..=0x33 => usize::from(u16::from_be_bytes([tag - 0x30, self.byte()?])),
                 b'R' | b'S' => usize::from(u16::from_be_bytes(self.array()?)),
-                _ => return Err("a text with something else in it"),
+                _ => return Err("a malformed Hessian string"),
             };
             let end = units.len() + count;
             while units.len() < end {
@@ -201,19 +201,19 @@ impl<'r> Reader<'r> {
             0xc0..=0xdf => (1, first & 0x1f),
             0xe0..=0xef => (2, first & 0x0f),
             0xf0..=0xf7 => (3, first & 0x07),
-            _ => return Err("a text with a broken character"),
+            _ => return Err("a Hessian string with an invalid character"),
         };
         let mut code = u32::from(bits);
         for byte in self.bytes(count)? {
             if byte & 0xc0 != 0x80 {
-                return Err("a text with a broken character");
+                return Err("a Hessian string with an invalid character");
             }
             code = code << 6 | u32::from(byte & 0x3f);
         }
         match u16::try_from(code) {
             Ok(unit) => units.push(unit),
             Err(_) => {
-                let c = char::from_u32(code).ok_or("a text with a broken character")?;
+                let c = char::from_u32(code).ok_or("a Hessian string with an invalid character")?;
                 units.extend_from_slice(c.encode_utf16(&mut [0; 2]));
             }
         }
@@ -227,7 +227,7 @@ impl<'r> Reader<'r> {
                 0x20..=0x2f => usize::from(tag - 0x20),
                 0x34..=0x37 => usize::from(u16::from_be_bytes([tag - 0x34, self.byte()?])),
                 b'A' | b'B' => usize::from(u16::from_be_bytes(self.array()?)),
-                _ => return Err("bytes with something else in them"),
+                _ => return Err("malformed Hessian bytes"),
             };
             all.extend_from_slice(self.bytes(count)?);
             if tag != b'A' {
@@ -286,7 +286,7 @@ impl<'r> Reader<'r> {
 
     fn object(&mut self, class: i64, depth: u32) -> Result<Value, &'static str> {
         let class = usize::try_from(class).ok().and_then(|number| self.classes.get(number));
-        let class = Rc::clone(class.ok_or("an object of a class that is not defined")?);
+        let class = Rc::clone(class.ok_or("a Hessian object of an undefined class")?);
         let mut values = Vec::new();
         for _ in &*class.fields {
             values.push(self.nested(depth)?);

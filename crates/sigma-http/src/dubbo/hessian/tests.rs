@@ -109,25 +109,25 @@ fn invalid_values_are_rejected() {
         b"\x7a\x90",
         b"R\0\x01a",
     ] {
-        check(cut, "a value is cut off");
+        check(cut, "a Hessian value is incomplete");
     }
-    check(b"\x40", "a value of no known type");
-    check(b"Z", "a value of no known type");
-    check(b"QN", "a value of no known type");
-    check(b"\x60", "an object of a class that is not defined");
-    check(b"O\x8f", "an object of a class that is not defined");
-    check(b"\x58\x8f", "a list of a negative length");
-    check(b"\x01\xff", "a text with a broken character");
-    check(b"\x01\xc3a", "a text with a broken character");
-    check(b"\x01\xf7\xbf\xbf\xbf", "a text with a broken character");
-    check(b"R\x00\x01aN", "a text with something else in it");
-    check(b"A\x00\x01aN", "bytes with something else in them");
-    check(&[0x79; 65], "values within each other too deeply");
-    check(&b"C\x00\x90".repeat(65), "values within each other too deeply");
+    check(b"\x40", "a Hessian value of unknown type");
+    check(b"Z", "a Hessian value of unknown type");
+    check(b"QN", "a Hessian value of unknown type");
+    check(b"\x60", "a Hessian object of an undefined class");
+    check(b"O\x8f", "a Hessian object of an undefined class");
+    check(b"\x58\x8f", "a Hessian list with a negative length");
+    check(b"\x01\xff", "a Hessian string with an invalid character");
+    check(b"\x01\xc3a", "a Hessian string with an invalid character");
+    check(b"\x01\xf7\xbf\xbf\xbf", "a Hessian string with an invalid character");
+    check(b"R\x00\x01aN", "a malformed Hessian string");
+    check(b"A\x00\x01aN", "malformed Hessian bytes");
+    check(&[0x79; 65], "Hessian values are nested too deeply");
+    check(&b"C\x00\x90".repeat(65), "Hessian values are nested too deeply");
     check(&[&b"\x57"[..], &b"N".repeat(1 << 16), b"Z"].concat(), "too many values");
     check(&[&b"C\x00I\x7f\xff\xff\xff"[..], &[0; 1 << 16]].concat(), "too many values");
     // No memory is reserved for an announced length.
-    check(b"\x58I\x7f\xff\xff\xff", "a value is cut off");
+    check(b"\x58I\x7f\xff\xff\xff", "a Hessian value is incomplete");
     assert_eq!(read(&[&[0x79; 64][..], b"N"].concat()).map(drop), Ok(()));
 }
 

@@ -139,7 +139,7 @@ impl Encoder {
     #[inline]
     fn field(&mut self, key: Key, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
         if let Some(memory) = &mut self.memory
-            && let Some(age) = memory.guess(&self.table, |field| Wanted { key, name, value }.is(field))
+            && let Some(age) = memory.guess(&self.table, |field| FieldQuery { key, name, value }.is(field))
         {
             integer::put(INDEXED.0, INDEXED.1, fixed::COUNT + 1 + age, out);
         } else {
@@ -156,7 +156,7 @@ impl Encoder {
             return;
         }
         let memory = self.memory.get_or_insert_default();
-        let wanted = Wanted { key, name, value };
+        let wanted = FieldQuery { key, name, value };
         let name_hash = hash_of_name(key, name);
         let hash = mix(name_hash, sample(value, 0));
         if let Some(age) = memory.find(hash, &self.table, |field| wanted.is(field)) {
@@ -183,13 +183,13 @@ impl Encoder {
 }
 
 /// A field to find in the table.
-struct Wanted<'a> {
+struct FieldQuery<'a> {
     key: Key,
     name: &'a [u8],
     value: &'a [u8],
 }
 
-impl Wanted<'_> {
+impl FieldQuery<'_> {
     fn is(&self, field: (&[u8], &[u8], Key)) -> bool {
         field.2 == self.key && field.1 == self.value && self.is_named(field)
     }

@@ -12,10 +12,10 @@ impl Codec {
     pub(super) fn begin_data(&mut self, header: &FrameHeader) -> Result<(), Broken> {
         let FrameHeader { length, stream: id, .. } = *header;
         if id == 0 {
-            return Err((PROTOCOL, "DATA for the connection"));
+            return Err((PROTOCOL, "DATA on stream 0"));
         }
         if self.is_idle(id) {
-            return Err((PROTOCOL, "DATA for a stream that was not begun"));
+            return Err((PROTOCOL, "DATA on an idle stream"));
         }
         if header.has(flag::PADDED) && length == 0 {
             return Err((SIZE, "padding without a length"));
@@ -46,11 +46,11 @@ impl Codec {
         };
         let stream = self.streams.at(slot);
         if stream.remote_ended {
-            self.stream_error(id, ErrorCode::STREAM_CLOSED, "DATA behind the end of a message")?;
+            self.stream_error(id, ErrorCode::STREAM_CLOSED, "DATA after the end of a message")?;
             return Ok(None);
         }
         if self.config.role == Role::Client && !stream.head_done {
-            self.stream_error(id, PROTOCOL, "a body in front of its head")?;
+            self.stream_error(id, PROTOCOL, "DATA before the header block")?;
             return Ok(None);
         }
         if i64::from(length) > stream.recv_window {
@@ -122,7 +122,7 @@ impl Codec {
                 Some(left) => *expected = left,
                 None => {
                     self.credit(length);
-                    return self.stream_error(key.id, PROTOCOL, "more bytes than Content-Length says");
+                    return self.stream_error(key.id, PROTOCOL, "more bytes than Content-Length declares");
                 }
             }
         }
@@ -143,7 +143,7 @@ impl Codec {
     pub(super) fn end_input(&mut self, key: StreamKey) -> Result<(), Broken> {
         let stream = self.streams.at(key.slot);
         if stream.expected.is_some_and(|left| left > 0) {
-            return self.stream_error(key.id, PROTOCOL, "fewer bytes than Content-Length says");
+            return self.stream_error(key.id, PROTOCOL, "fewer bytes than Content-Length declares");
         }
         stream.remote_ended = true;
         self.woken.push(key.slot);

@@ -20,7 +20,7 @@ const PRIORITY_BYTES: usize = 1024;
 impl Codec {
     pub(super) fn on_priority(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<(), Broken> {
         if header.stream == 0 {
-            return Err((PROTOCOL, "PRIORITY for the connection"));
+            return Err((PROTOCOL, "PRIORITY on stream 0"));
         }
         self.spend(Glitch::Control)?;
         if self.streams.find(header.stream).is_none() {
@@ -32,7 +32,7 @@ impl Codec {
             };
         }
         if payload.len() != 5 {
-            return self.stream_error(header.stream, SIZE, "PRIORITY has not five bytes");
+            return self.stream_error(header.stream, SIZE, "PRIORITY is not five bytes long");
         }
         if parent(payload) == header.stream {
             return self.stream_error(header.stream, PROTOCOL, "a stream that depends on itself");
@@ -44,11 +44,11 @@ impl Codec {
         if self.config.role == Role::Client || header.stream != 0 {
             return Err((PROTOCOL, "a misplaced PRIORITY_UPDATE"));
         }
-        let (stream, value) = payload.split_at_checked(4).ok_or((SIZE, "PRIORITY_UPDATE is cut short"))?;
+        let (stream, value) = payload.split_at_checked(4).ok_or((SIZE, "PRIORITY_UPDATE is truncated"))?;
         self.spend(Glitch::Control)?;
         let id = u32::from_be_bytes([stream[0], stream[1], stream[2], stream[3]]) & MAX_31_BITS;
         if id == 0 {
-            return Err((PROTOCOL, "PRIORITY_UPDATE for the connection"));
+            return Err((PROTOCOL, "PRIORITY_UPDATE for stream 0"));
         }
         // Before its request, which is rare, it would have to be stored: RFC 9218 §7.1 allows to drop it.
         if let Some(slot) = self.streams.find(id)
@@ -60,9 +60,9 @@ impl Codec {
     }
 
     pub(super) fn on_reset(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<(), Broken> {
-        let code = ErrorCode(number(payload).ok_or((SIZE, "RST_STREAM has not four bytes"))?);
+        let code = ErrorCode(number(payload).ok_or((SIZE, "RST_STREAM is not four bytes long"))?);
         if header.stream == 0 || self.is_idle(header.stream) {
-            return Err((PROTOCOL, "RST_STREAM for a stream that was not begun"));
+            return Err((PROTOCOL, "RST_STREAM on an idle stream"));
         }
         let Some(slot) = self.streams.find(header.stream) else { return self.spend(Glitch::Control) };
         let fate = match (self.config.role, code) {
@@ -91,16 +91,16 @@ impl Codec {
 
     pub(super) fn on_settings(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<(), Broken> {
         if header.stream != 0 {
-            return Err((PROTOCOL, "SETTINGS for a stream"));
+            return Err((PROTOCOL, "SETTINGS on a stream"));
         }
         if header.has(flag::ACK) {
             if !payload.is_empty() {
-                return Err((SIZE, "an answer to SETTINGS with a payload"));
+                return Err((SIZE, "a SETTINGS acknowledgement with a payload"));
             }
             return self.settle();
         }
         if !payload.len().is_multiple_of(6) {
-            return Err((SIZE, "SETTINGS are cut short"));
+            return Err((SIZE, "SETTINGS are truncated"));
         }
         // Each entry may affect all streams.
         for _ in 0..payload.len().div_ceil(SETTINGS_BYTES).max(1) {
@@ -134,12 +134,12 @@ impl Codec {
         match id {
             setting::HEADER_TABLE_SIZE => self.encoder.set_peer_table_bytes(value),
             setting::ENABLE_PUSH if value > 1 || (value == 1 && self.config.role == Role::Client) => {
-                return Err((PROTOCOL, "ENABLE_PUSH has a value that it cannot have"));
+                return Err((PROTOCOL, "ENABLE_PUSH has an invalid value"));
             }
             setting::MAX_CONCURRENT_STREAMS => self.peer.streams = value,
             setting::INITIAL_WINDOW_SIZE => {
                 if value > MAX_31_BITS {
-                    return Err((ErrorCode::FLOW_CONTROL_ERROR, "a window beyond the largest"));
+                    return Err((ErrorCode::FLOW_CONTROL_ERROR, "a window above the maximum"));
                 }
                 let change = i64::from(value) - i64::from(self.peer.initial_window);
                 self.peer.initial_window = value;
@@ -147,24 +147,24 @@ impl Codec {
                     let stream = self.streams.at(slot);
                     stream.send_window += change;
                     if stream.send_window > i64::from(MAX_31_BITS) {
-                        return Err((ErrorCode::FLOW_CONTROL_ERROR, "a window beyond the largest"));
+                        return Err((ErrorCode::FLOW_CONTROL_ERROR, "a window above the maximum"));
                     }
                     self.enqueue_if_ready(slot, false);
                 }
             }
             setting::MAX_FRAME_SIZE => {
                 if !(frame::DEFAULT_FRAME_BYTES..=MAX_FRAME_BYTES).contains(&value) {
-                    return Err((PROTOCOL, "MAX_FRAME_SIZE has a value that it cannot have"));
+                    return Err((PROTOCOL, "MAX_FRAME_SIZE has an invalid value"));
                 }
                 self.peer.frame_bytes = value;
             }
             setting::ENABLE_CONNECT_PROTOCOL => match (value, self.peer.extended_connect) {
                 (1, _) => self.peer.extended_connect = true,
                 (0, false) => {}
-                _ => return Err((PROTOCOL, "ENABLE_CONNECT_PROTOCOL has a value that it cannot have")),
+                _ => return Err((PROTOCOL, "ENABLE_CONNECT_PROTOCOL has an invalid value")),
             },
             setting::NO_RFC7540_PRIORITIES if value > 1 => {
-                return Err((PROTOCOL, "NO_RFC7540_PRIORITIES has a value that it cannot have"));
+                return Err((PROTOCOL, "NO_RFC7540_PRIORITIES has an invalid value"));
             }
             // Advice on the size of heads, and unknown settings.
             _ => {}
@@ -174,10 +174,10 @@ impl Codec {
 
     pub(super) fn on_ping(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<(), Broken> {
         if header.stream != 0 {
-            return Err((PROTOCOL, "PING for a stream"));
+            return Err((PROTOCOL, "PING on a stream"));
         }
         if payload.len() != 8 {
-            return Err((SIZE, "PING has not eight bytes"));
+            return Err((SIZE, "PING is not eight bytes long"));
         }
         if header.has(flag::ACK) {
             if self.leaving == GracefulEnd::Announced && payload == LEAVING {
@@ -195,10 +195,10 @@ impl Codec {
 
     pub(super) fn on_go_away(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<(), Broken> {
         if header.stream != 0 {
-            return Err((PROTOCOL, "GOAWAY for a stream"));
+            return Err((PROTOCOL, "GOAWAY on a stream"));
         }
         let last = payload.get(..4).and_then(number).filter(|_| payload.len() >= 8);
-        let last = last.ok_or((SIZE, "GOAWAY is cut short"))? & MAX_31_BITS;
+        let last = last.ok_or((SIZE, "GOAWAY is truncated"))? & MAX_31_BITS;
         self.spend(Glitch::Control)?;
         self.peer_leaves = true;
         if self.config.role == Role::Client {
@@ -212,30 +212,30 @@ impl Codec {
     }
 
     pub(super) fn on_window_update(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<(), Broken> {
-        let bytes = number(payload).ok_or((SIZE, "WINDOW_UPDATE has not four bytes"))? & MAX_31_BITS;
+        let bytes = number(payload).ok_or((SIZE, "WINDOW_UPDATE is not four bytes long"))? & MAX_31_BITS;
         let id = header.stream;
         self.spend(Glitch::Window)?;
         if id == 0 {
             self.out.window += i64::from(bytes);
             return match bytes {
-                0 => Err((PROTOCOL, "a window that does not open")),
+                0 => Err((PROTOCOL, "WINDOW_UPDATE with an increment of 0")),
                 _ if self.out.window > i64::from(MAX_31_BITS) => {
-                    Err((ErrorCode::FLOW_CONTROL_ERROR, "a window beyond the largest"))
+                    Err((ErrorCode::FLOW_CONTROL_ERROR, "a window above the maximum"))
                 }
                 _ => Ok(()),
             };
         }
         if self.is_idle(id) {
-            return Err((PROTOCOL, "WINDOW_UPDATE for a stream that was not begun"));
+            return Err((PROTOCOL, "WINDOW_UPDATE on an idle stream"));
         }
         let Some(slot) = self.streams.find(id) else { return Ok(()) };
         if bytes == 0 {
-            return self.stream_error(id, PROTOCOL, "a window that does not open");
+            return self.stream_error(id, PROTOCOL, "WINDOW_UPDATE with an increment of 0");
         }
         let stream = self.streams.at(slot);
         stream.send_window += i64::from(bytes);
         if stream.send_window > i64::from(MAX_31_BITS) {
-            return self.stream_error(id, ErrorCode::FLOW_CONTROL_ERROR, "a window beyond the largest");
+            return self.stream_error(id, ErrorCode::FLOW_CONTROL_ERROR, "a window above the maximum");
         }
         self.enqueue_if_ready(slot, false);
         Ok(())

@@ -22,7 +22,7 @@ const BLOCK_FACTOR: usize = 4;
 
 /// A block that cannot be decoded makes the two tables differ.
 fn undecodable(_: HpackError) -> Broken {
-    (ErrorCode::COMPRESSION_ERROR, "the fields cannot be decoded")
+    (ErrorCode::COMPRESSION_ERROR, "the header block cannot be decoded")
 }
 
 /// Decodes a block into `to`; a fault of the fields ends the stream, a fault of the block ends the connection.
@@ -35,7 +35,7 @@ fn decode<T: Take>(
     let mut list = FieldList::new(to, list_bytes);
     decoder.decode(bytes, |field| list.add(&field)).map_err(undecodable)?;
     if list.is_bomb() {
-        return Err((ErrorCode::ENHANCE_YOUR_CALM, "a list of fields far beyond its limit"));
+        return Err((ErrorCode::ENHANCE_YOUR_CALM, "the header fields far exceed their limit"));
     }
     Ok(list.end())
 }
@@ -44,7 +44,7 @@ impl Codec {
     pub(super) fn on_headers(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<(), Broken> {
         let id = header.stream;
         if id.is_multiple_of(2) {
-            return Err((PROTOCOL, "a head on a stream that no client begins"));
+            return Err((PROTOCOL, "HEADERS on a stream that a client cannot open"));
         }
         let mut fragment = payload;
         if header.has(flag::PADDED) {
@@ -54,7 +54,7 @@ impl Codec {
         }
         let mut own_parent = false;
         if header.has(flag::PRIORITY) {
-            let (priority, rest) = fragment.split_at_checked(5).ok_or((SIZE, "a priority is cut short"))?;
+            let (priority, rest) = fragment.split_at_checked(5).ok_or((SIZE, "a priority is truncated"))?;
             own_parent = parent(priority) == id;
             fragment = rest;
         }
@@ -79,7 +79,7 @@ impl Codec {
         self.spend(if payload.is_empty() { Glitch::Empty } else { Glitch::Continuation })?;
         let most = (self.config.header_list_bytes as usize).saturating_mul(BLOCK_FACTOR);
         if self.block.len() + payload.len() > most.max(frame::DEFAULT_FRAME_BYTES as usize) {
-            return Err((ErrorCode::ENHANCE_YOUR_CALM, "a head without end"));
+            return Err((ErrorCode::ENHANCE_YOUR_CALM, "a header block without end"));
         }
         self.block.extend_from_slice(payload);
         if !header.has(flag::END_HEADERS) {
@@ -96,7 +96,7 @@ impl Codec {
         let found = self.streams.find(id);
         if let Some(slot) = found {
             if self.streams.at(slot).remote_ended {
-                return Err((ErrorCode::STREAM_CLOSED, "a head behind the end of a message"));
+                return Err((ErrorCode::STREAM_CLOSED, "HEADERS after the end of a message"));
             }
             return match self.config.role {
                 Role::Client if !self.streams.at(slot).head_done => self.on_response(slot, block, bytes),
@@ -106,14 +106,14 @@ impl Codec {
         if self.is_idle(id) {
             return match self.config.role {
                 Role::Server => self.on_request(block, bytes),
-                Role::Client => Err((PROTOCOL, "a head on a stream that was not begun")),
+                Role::Client => Err((PROTOCOL, "HEADERS on an idle stream")),
             };
         }
         self.skip(bytes)?;
         if self.config.role == Role::Client || self.recent_resets.contains(&id) {
             return self.spend(Glitch::Head);
         }
-        Err((ErrorCode::STREAM_CLOSED, "a head on a stream that has ended"))
+        Err((ErrorCode::STREAM_CLOSED, "HEADERS on a closed stream"))
     }
 
     /// Decodes a block and ignores its fields.
@@ -141,7 +141,7 @@ impl Codec {
         }
         let most = (self.config.streams as usize).saturating_add(self.config.pending_resets);
         if self.streams.held() >= most {
-            return Err((ErrorCode::ENHANCE_YOUR_CALM, "too many streams were taken back"));
+            return Err((ErrorCode::ENHANCE_YOUR_CALM, "too many streams were reset"));
         }
         if !self.account.may_begin() {
             // It is not stored; the client may repeat the request.
@@ -239,7 +239,7 @@ impl Codec {
 fn request_length(head: &crate::RequestHead, ended: bool) -> Result<BodyLength, ParseError> {
     match crate::h1::request_body(head).map_err(ParseError::Invalid)? {
         BodyLength::Known(n) if ended && n > 0 => {
-            Err(ParseError::Invalid("fewer bytes than Content-Length says"))
+            Err(ParseError::Invalid("fewer bytes than Content-Length declares"))
         }
         BodyLength::None if head.method == Method::Connect || ended => Ok(BodyLength::None),
         BodyLength::None => Ok(BodyLength::Streamed),

@@ -67,7 +67,7 @@ impl Codec {
         };
         self.check_order(&header)?;
         if header.length > self.config.frame_bytes {
-            return Err((SIZE, "a frame is larger than this side takes"));
+            return Err((SIZE, "a frame exceeds MAX_FRAME_SIZE"));
         }
         if header.kind == kind::DATA {
             input.advance(HEADER_BYTES);
@@ -100,8 +100,8 @@ impl Codec {
             (Reading::FirstSettings, kind::SETTINGS) if !header.has(flag::ACK) => Ok(()),
             (Reading::FirstSettings, _) => Err((PROTOCOL, "the first frame is not SETTINGS")),
             (Reading::Block(block), kind::CONTINUATION) if block.stream == header.stream => Ok(()),
-            (Reading::Block(_), _) => Err((PROTOCOL, "something else than the rest of a head")),
-            (_, kind::CONTINUATION) => Err((PROTOCOL, "the rest of a head that was not begun")),
+            (Reading::Block(_), _) => Err((PROTOCOL, "a header block is interrupted by another frame")),
+            (_, kind::CONTINUATION) => Err((PROTOCOL, "CONTINUATION without HEADERS")),
             _ => Ok(()),
         }
     }

@@ -139,7 +139,7 @@ impl Decoder {
                     self.follow(instruction, strings)?;
                 }
                 Err(HpackError::Truncated) => break,
-                Err(_) => return Err(bad_instruction("a number of an instruction is too large")),
+                Err(_) => return Err(bad_instruction("an integer of a QPACK instruction is too large")),
             }
             rest = after;
         }
@@ -147,7 +147,7 @@ impl Decoder {
     }
 
     fn follow(&mut self, instruction: Instruction<'_>, strings: &mut Strings) -> Result<(), Broken> {
-        let undecodable = |_| bad_instruction("a string of an instruction breaks the Huffman code");
+        let undecodable = |_| bad_instruction("a string of a QPACK instruction has invalid Huffman coding");
         match instruction {
             Instruction::Capacity(bytes) if bytes > self.announced => {
                 Err(bad_instruction("the table's capacity is set above the announced maximum"))
@@ -157,7 +157,8 @@ impl Decoder {
                 Ok(())
             }
             Instruction::Named { is_static: true, index, value } => {
-                let fixed = fixed::field(index).ok_or(bad_instruction("a static index is in no table"))?;
+                let fixed =
+                    fixed::field(index).ok_or(bad_instruction("an invalid index of the static table"))?;
                 let text = strings.text(value, 0).map_err(undecodable)?;
                 self.insert(fixed.name, strings.bytes(&text), fixed.id, false)
             }
@@ -268,7 +269,7 @@ impl Decoder {
         mut field: impl FnMut(Field<'_>),
     ) -> Result<(), Broken> {
         let cut = |_| failed("a field section ends within a field, or a number is too large");
-        let undecodable = |_| failed("a string of a field section breaks the Huffman code");
+        let undecodable = |_| failed("a string of a field section has invalid Huffman coding");
         while let Some(&first) = rest.first() {
             let named = match first.leading_zeros() {
                 // 1Txxxxxx: an indexed field.
@@ -315,11 +316,11 @@ impl Decoder {
     /// Returns the field of an index in the static table, or before the base.
     fn find(&self, prefix: &Prefix, is_static: bool, index: u32) -> Result<Field<'_>, Broken> {
         if is_static {
-            let fixed = fixed::field(index as usize).ok_or(failed("a static index is in no table"))?;
+            let fixed = fixed::field(index as usize).ok_or(failed("an invalid index of the static table"))?;
             return Ok(Field { id: fixed.id, name: fixed.name, value: fixed.value, sound: true });
         }
         let position = prefix.base.checked_sub(u64::from(index) + 1);
-        self.entry(prefix, position.ok_or(failed("an index before the first entry"))?)
+        self.entry(prefix, position.ok_or(failed("an index below the first entry"))?)
     }
 
     fn find_after(&self, prefix: &Prefix, index: u32) -> Result<Field<'_>, Broken> {

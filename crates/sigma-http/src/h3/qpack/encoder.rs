@@ -7,7 +7,7 @@
 //! Strings are Huffman-coded at the start of a connection only, as in HPACK: to save a byte costs more instructions
 //! than the rest of the encoding.
 
-use super::fixed::{self, Found};
+use super::fixed::{self, TableMatch};
 use crate::HeaderId;
 use crate::field_coding::memory::{self, Memory, mix, sample};
 use crate::field_coding::table::{self, Table};
@@ -185,9 +185,9 @@ impl Encoder {
     /// Writes a field. `name` may have any case and is written in lower case. `id` is `HeaderId::of(name)`.
     pub fn encode(&mut self, id: HeaderId, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
         let (index, is_whole) = match fixed::find(name, value) {
-            Found::Field(index) => (Some(index), true),
-            Found::Name(index) => (Some(index), false),
-            Found::Nothing => (None, false),
+            TableMatch::Field(index) => (Some(index), true),
+            TableMatch::Name(index) => (Some(index), false),
+            TableMatch::Nothing => (None, false),
         };
         if is_secret(id, name, value) {
             self.literal(index, NEVER_NAMED, NEVER_LITERAL, name, out);
@@ -297,15 +297,15 @@ impl Encoder {
                     self.follow(first, number.into())?;
                 }
                 Err(HpackError::Truncated) if self.piece.len() < PIECE_MAX => {}
-                Err(_) => return Err(bad_instruction("a number of an instruction is too large")),
+                Err(_) => return Err(bad_instruction("an integer of a QPACK instruction is too large")),
             }
         }
         Ok(())
     }
 
     fn follow(&mut self, first: u8, number: u64) -> Result<(), Broken> {
-        const UNKNOWN: Broken = bad_instruction("a section is acknowledged that needs no entries");
-        const UNSENT: Broken = bad_instruction("an entry is acknowledged that was not inserted");
+        const UNKNOWN: Broken = bad_instruction("an acknowledged section refers to no entries");
+        const UNSENT: Broken = bad_instruction("an acknowledged entry was not inserted");
         match (first >> 6, self.dynamic.as_deref_mut()) {
             // 01xxxxxx: Stream Cancellation.
             (1, None) => {}

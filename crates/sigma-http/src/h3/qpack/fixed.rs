@@ -80,7 +80,7 @@ const fn id_of(name: &str) -> HeaderId {
 
 /// The result of a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum TableMatch {
     /// The index of the whole field
     Field(usize),
     /// An index of its name
@@ -90,17 +90,17 @@ pub(super) enum Found {
 }
 
 /// Finds a field, whose name may have any case.
-pub(super) fn find(name: &[u8], value: &[u8]) -> Found {
-    let (Some(first), Some(last)) = (name.first(), name.last()) else { return Found::Nothing };
-    let mut found = Found::Nothing;
+pub(super) fn find(name: &[u8], value: &[u8]) -> TableMatch {
+    let (Some(first), Some(last)) = (name.first(), name.last()) else { return TableMatch::Nothing };
+    let mut found = TableMatch::Nothing;
     let mut next = FIRST[place(name.len(), *first, *last)];
     while let Some(fixed) = FIELDS.get(usize::from(next)) {
         if fixed.name.len() == name.len() && fixed.name.eq_ignore_ascii_case(name) {
             if fixed.value == value {
-                return Found::Field(next.into());
+                return TableMatch::Field(next.into());
             }
-            if found == Found::Nothing {
-                found = Found::Name(next.into());
+            if found == TableMatch::Nothing {
+                found = TableMatch::Name(next.into());
             }
         }
         next = AFTER[usize::from(next)];
@@ -144,12 +144,12 @@ mod tests {
     #[test]
     fn every_field_and_name_is_found() {
         for (index, fixed) in FIELDS.iter().enumerate() {
-            assert_eq!(find(fixed.name, fixed.value), Found::Field(index));
+            assert_eq!(find(fixed.name, fixed.value), TableMatch::Field(index));
             let upper = fixed.name.to_ascii_uppercase();
-            let Found::Name(found) = find(&upper, b"no such value") else { panic!("{index}") };
+            let TableMatch::Name(found) = find(&upper, b"no such value") else { panic!("{index}") };
             assert_eq!(FIELDS[found].name, fixed.name);
             assert!(found <= index);
         }
-        assert_eq!((find(b"x-other", b""), find(b"", b"")), (Found::Nothing, Found::Nothing));
+        assert_eq!((find(b"x-other", b""), find(b"", b"")), (TableMatch::Nothing, TableMatch::Nothing));
     }
 }

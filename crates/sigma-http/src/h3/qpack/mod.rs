@@ -7,9 +7,9 @@
 //! | `decoder` | field sections to fields, and the instructions of the peer's encoder |
 //! | `encoder` | fields to field sections, and the instructions of the peer's decoder |
 //!
-//! The peer's encoder changes this side's table by instructions on a stream of its own. A field section names the
-//! number of entries that it needs; it waits until they have arrived. Both the waiting sections and the table are
-//! limited by this side's settings.
+//! The peer's encoder changes this side's table by instructions on its own stream. A field section names the number of
+//! entries that it needs; it waits until they have arrived. Both the waiting sections and the table are limited by
+//! this side's settings.
 
 mod decoder;
 mod encoder;

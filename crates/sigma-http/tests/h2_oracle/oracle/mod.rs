@@ -86,7 +86,7 @@ pub(crate) fn compare(choices: &[u8]) -> Result<(), String> {
     }
 }
 
-/// The other codec uses PROTOCOL_ERROR for many rules with a code of their own.
+/// The other codec uses PROTOCOL_ERROR for many rules with their own code.
 fn are_like_failures(own: Option<u32>, other: Option<u32>) -> bool {
     own == other || (own.is_some() && other == Some(PROTOCOL_ERROR))
 }

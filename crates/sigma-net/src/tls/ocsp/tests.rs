@@ -84,7 +84,7 @@ fn revoked() -> Vec<u8> {
 
 /// Returns the status, or the error.
 fn told(question: &OcspQuestion, der: &[u8], now: i64, signer: Signer) -> Result<RevocationStatus, String> {
-    question.answer(der, now, signer).map(|answer| answer.status).map_err(|error| error.to_string())
+    question.verify(der, now, signer).map(|answer| answer.status).map_err(|error| error.to_string())
 }
 
 #[test]
@@ -102,23 +102,28 @@ fn a_response_signed_by_the_issuer_counts() {
     check(&[&single(&own, GOOD, BEFORE, None, &[])], Ok(RevocationStatus::Good));
     check(&[&single(&own, &revoked(), BEFORE, later, &[])], Ok(RevocationStatus::Revoked));
     check(&[&single(&own, UNKNOWN, BEFORE, later, &[])], Ok(RevocationStatus::Unknown));
-    check(&[&single(&own, GOOD, LATER, None, &[])], Err("the answer is from the future: check the clocks"));
-    check(&[&single(&own, GOOD, BEFORE, Some(BEFORE), &[])], Err("the answer is past its next update"));
-    check(&[], Err("the answer is about another certificate"));
+    check(
+        &[&single(&own, GOOD, LATER, None, &[])],
+        Err("the OCSP response has a time in the future: check the clocks"),
+    );
+    check(&[&single(&own, GOOD, BEFORE, Some(BEFORE), &[])], Err("the OCSP response has expired"));
+    check(&[], Err("the OCSP response is for another certificate"));
     // A response for another certificate may precede it; the first about this one counts.
     let other = id(&OcspQuestion::about(&[root.leaf(2, Vec::new()), root.der.clone()]).unwrap());
     let others = single(&other, GOOD, BEFORE, later, &[]);
-    check(&[&others], Err("the answer is about another certificate"));
+    check(&[&others], Err("the OCSP response is for another certificate"));
     check(&[&others, &single(&own, &revoked(), BEFORE, later, &[])], Ok(RevocationStatus::Revoked));
     // An unsupported critical extension is an error.
-    for (critical, expected) in [(0xff, Err("the answer is malformed")), (0, Ok(RevocationStatus::Good))] {
+    for (critical, expected) in
+        [(0xff, Err("the OCSP response is malformed")), (0, Ok(RevocationStatus::Good))]
+    {
         let value = encode(OCTET_STRING, &[b"x"]);
         let parts: [&[u8]; 3] = [&[OBJECT_IDENTIFIER, 1, 0x2a], &[BOOLEAN, 1, critical], &value];
         let extensions = encode(FIELD_1, &[&encode(SEQUENCE, &[&encode(SEQUENCE, &parts)])]);
         check(&[&single(&own, GOOD, BEFORE, later, &extensions)], expected);
     }
     for (status, expected) in
-        [(1, "did not understand"), (3, "asked later"), (6, "does not answer"), (9, "refuses")]
+        [(1, "reports a malformed request"), (3, "is busy"), (6, "requires a signed request"), (9, "refuses")]
     {
         let refusal = encode(SEQUENCE, &[&[ENUMERATED, 1, status]]);
         let said = told(&question, &refusal, NOW, Signer::Anybody).unwrap_err();
@@ -215,7 +220,7 @@ fn a_request_needs_the_issuer() {
         let said = OcspQuestion::about(chain).unwrap_err().to_string();
         assert!(said.contains(expected), "{said}");
     };
-    check(std::slice::from_ref(&leaf), "is missing after it");
-    check(&[leaf.clone(), other.der.clone()], "is not its issuer's");
+    check(std::slice::from_ref(&leaf), "is missing; append it");
+    check(&[leaf.clone(), other.der.clone()], "is not its issuer");
     check(&[leaf, CertificateDer::from(vec![0x30, 0])], "malformed");
 }

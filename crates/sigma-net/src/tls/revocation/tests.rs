@@ -138,7 +138,7 @@ fn forged_and_odd_lists_are_rejected() {
     assert!(!read.is_of_the_same(&Crl::parse(&other.list(OVER, &[]), &[]).unwrap()[0]));
     let forged = Authority::root("Root").list(LONG, &[]);
     let said = Crl::parse(&forged, &authorities).unwrap_err().to_string();
-    assert_eq!(said, "the list is not signed by the authority that it names");
+    assert_eq!(said, "the revocation list is not signed by its issuer");
     // An authority with two keys of one name.
     let authorities = [Authority::root("Root").der, root.der.clone()];
     assert!(Crl::parse(&good, &authorities).is_ok());

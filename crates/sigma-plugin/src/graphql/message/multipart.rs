@@ -14,7 +14,8 @@ const MOST_PARTS: usize = 10_000;
 
 /// Returns the message of a body with this `Content-Type`: in the part `operations`, or in parts for its members.
 pub(super) fn message(content_type: &[u8], body: &[u8]) -> Result<Message, NoMessage> {
-    let boundary = boundary(content_type).ok_or_else(|| ambiguous("multipart: not one plain boundary"))?;
+    let boundary =
+        boundary(content_type).ok_or_else(|| ambiguous("multipart: the boundary is missing or malformed"))?;
     let (mut operations, mut parts) = (None, Parts::new("multipart"));
     for (number, part) in split(boundary, body)?.into_iter().enumerate() {
         if number == MOST_PARTS {
@@ -26,7 +27,7 @@ pub(super) fn message(content_type: &[u8], body: &[u8]) -> Result<Message, NoMes
             continue;
         }
         if is_file || is_operations && name != "operations" {
-            return Err(ambiguous("multipart: a member is a file, or is not written exactly so"));
+            return Err(ambiguous("multipart: a member is a file, or is written in another form"));
         }
         if is_operations {
             if operations.replace(content).is_some() {
@@ -34,11 +35,11 @@ pub(super) fn message(content_type: &[u8], body: &[u8]) -> Result<Message, NoMes
             }
             continue;
         }
-        let text = std::str::from_utf8(content).map_err(|_| ambiguous("multipart: a member is no UTF-8"))?;
+        let text = std::str::from_utf8(content).map_err(|_| ambiguous("multipart: a member is not UTF-8"))?;
         parts.add(&name, Value::String(text.to_owned()))?;
     }
     match operations {
-        Some(_) if parts.first().is_some() => Err(ambiguous("multipart: members next to operations")),
+        Some(_) if parts.first().is_some() => Err(ambiguous("multipart: unknown members besides operations")),
         Some(content) => of_json(content),
         None => parts.message(),
     }
@@ -71,7 +72,7 @@ fn boundary(content_type: &[u8]) -> Option<&[u8]> {
 
 /// Splits a body that begins with a delimiter and ends with the last one.
 fn split<'b>(boundary: &[u8], body: &'b [u8]) -> Result<Vec<Part<'b>>, NoMessage> {
-    let malformed = || ambiguous("multipart: the body is not in the plain form");
+    let malformed = || ambiguous("multipart: the body is not in the simple form");
     let delimiter = [b"\r\n--", boundary].concat();
     // A reader with other line ends would find other parts.
     let marks =
@@ -89,7 +90,7 @@ fn split<'b>(boundary: &[u8], body: &'b [u8]) -> Result<Vec<Part<'b>>, NoMessage
 
 /// Parses a part: its head, an empty line, its content.
 fn part(text: &[u8]) -> Result<Part<'_>, NoMessage> {
-    let malformed = || ambiguous("multipart: the head of a part is not in the plain form");
+    let malformed = || ambiguous("multipart: the head of a part is not in the simple form");
     let at = position(text, b"\r\n\r\n").ok_or_else(malformed)?;
     let head = std::str::from_utf8(&text[..at]).map_err(|_| malformed())?;
     let mut disposition = None;

@@ -65,18 +65,18 @@ fn missing_and_ambiguous_messages_are_refused() {
     check(json(r#"{"query":"{a}","query":"{b}"}"#), twice);
     check(json(r#"{"query":"{a}","qu\u0065ry":"{b}"}"#), twice);
     check(json(r#"{"query":"{a}","variables":{"n":1,"n":9}}"#), twice);
-    check(json(r#"{"query":"{a}","Query":"{b}"}"#), "json body[query] is not written exactly so");
-    check(json(r#"{"query":"{a}","variableſ":{}}"#), "json body[variables] is not written exactly so");
-    check(json(r#"{"query":"{a}","operationName":["B"]}"#), "json body[operationName] is no text");
+    check(json(r#"{"query":"{a}","Query":"{b}"}"#), "json body[query] is written in another form");
+    check(json(r#"{"query":"{a}","variableſ":{}}"#), "json body[variables] is written in another form");
+    check(json(r#"{"query":"{a}","operationName":["B"]}"#), "json body[operationName] is not text");
     for variables in ["[{}]", "1", "true", "\"[]\""] {
         let body = format!(r#"{{"query":"{{a}}","variables":{variables}}}"#);
-        check(json(&body), "json body[variables] is no object");
+        check(json(&body), "json body[variables] is not an object");
     }
     check(json(&format!("[{}1]", "1,".repeat(MOST_VALUES))), "the body has too many values");
     check(json("\u{feff}{\"query\":\"{a}\"}"), "expected value at line 1 column 1");
     check(post("text/plain", "{a}"), "error content-type: text/plain");
     check(post("application/jsonp", "{}"), "error content-type: application/jsonp");
-    check(post("application/json; charset=utf-7", "{}"), "the body is in another character set than UTF-8");
+    check(post("application/json; charset=utf-7", "{}"), "the body is not UTF-8");
     let several = headers(&[("Content-Type", "application/json"), ("content-type", "application/graphql")]);
     check(Message::required(Method::Post, b"", &several, b"{}"), "several content-types");
     let coded = headers(&[("Content-Type", "application/graphql"), ("Content-Encoding", "deflate")]);
@@ -84,11 +84,11 @@ fn missing_and_ambiguous_messages_are_refused() {
     check(get(""), "");
     check(get("a=b"), "args[query] is nil");
     check(get("query={a}&query={b}"), "args[query] is repeated");
-    check(get("query=%ff"), "args[query] is no UTF-8");
+    check(get("query=%ff"), "args[query] is not UTF-8");
     check(get("query={a}&variables={"), "EOF while parsing an object at line 1 column 1");
-    check(get("query={a}&variables[n]=1"), "args[variables] is not written exactly so");
-    check(get("query={a}&%20query={b}"), "args[query] is not written exactly so");
-    check(get("query={a}&x=1;query={b}"), "args has a member behind `;`");
+    check(get("query={a}&variables[n]=1"), "args[variables] is written in another form");
+    check(get("query={a}&%20query={b}"), "args[query] is written in another form");
+    check(get("query={a}&x=1;query={b}"), "args has a member after `;`");
     let graphql = headers(&[("Content-Type", "application/graphql")]);
     check(Message::required(Method::Get, b"query={a}", &graphql, b"{}"), "a GET has no body");
     for (argument, name) in [

@@ -31,7 +31,7 @@ impl OutboundBytesCall<'_> {
         let number = snapshot.upstream_number(&self.call.upstream);
         let Some((number, upstream)) = number.and_then(|number| Some((number, snapshot.upstream(number)?)))
         else {
-            let reason = "the service is not part of the configuration any more".to_owned();
+            let reason = "the service is no longer part of the configuration".to_owned();
             return Err(BytesError { reason, missing: Missing::Node });
         };
         let mut attempts = Attempts::new(self.worker, number, upstream, None, None);
@@ -100,7 +100,7 @@ impl OutboundBytesCall<'_> {
             if answer.len() + piece.len() > *limit {
                 return Err(Fault::new(
                     FaultKind::ResponseBodyTooLarge,
-                    "the reply of a service is over its limit",
+                    "the reply of a service exceeds its limit",
                 ));
             }
             answer.extend_from_slice(&piece);
@@ -113,7 +113,7 @@ impl OutboundBytesCall<'_> {
                     return Ok(answer);
                 }
                 Ok(Some(_)) => {
-                    let reason = "a service sent more than its reply";
+                    let reason = "a service sent data after its reply";
                     return Err(Fault::new(FaultKind::BadResponse, reason));
                 }
                 Err(reason) => return Err(Fault::new(FaultKind::BadResponse, reason)),
@@ -133,7 +133,7 @@ fn bytes_error(fault: Fault) -> BytesError {
     let missing = match fault {
         fault if has_no_node_left(fault) => Missing::Node,
         fault if is_late(fault) => Missing::Time,
-        _ => Missing::Answer,
+        _ => Missing::Response,
     };
     BytesError { reason: fault.reason.to_owned(), missing }
 }

@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::task::{self, Poll};
 
-use sigma_buffer::held::{self, Held};
+use sigma_buffer::held::{self, CountedBytes};
 use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, Headers, Method, RequestHead, ResponseHead};
 use sigma_net::{Deadline, Peer, deadline};
 use sigma_plugin::outbound::{Call, CallError, MessageStream, Metadata, Missing, StreamCall, StreamError};
@@ -112,7 +112,7 @@ struct Slots {
     metadata: Metadata,
     limit: usize,
     /// The memory of both.
-    held: Held,
+    held: CountedBytes,
 }
 
 impl Slots {
@@ -127,7 +127,7 @@ impl Slots {
             received: Vec::new(),
             metadata: Metadata::default(),
             limit,
-            held: Held::default(),
+            held: CountedBytes::default(),
         }
     }
 
@@ -191,10 +191,7 @@ impl Slots {
     /// Accepts received bytes. Call it only without a whole message.
     fn receive(&mut self, data: &[u8]) -> Result<(), Fault> {
         if data.len() > held::room() {
-            return Err(Fault::new(
-                FaultKind::MemoryLimit,
-                "memory has no room for the message of a service",
-            ));
+            return Err(Fault::new(FaultKind::MemoryLimit, "the memory for messages of services is used up"));
         }
         self.received.extend_from_slice(data);
         self.count();
@@ -204,7 +201,7 @@ impl Slots {
         if self.next_length().is_some_and(|length| length - PREFIX > self.limit) {
             return Err(Fault::new(
                 FaultKind::ResponseBodyTooLarge,
-                "a message of the service is over its limit",
+                "a message of the service exceeds its limit",
             ));
         }
         Ok(())
@@ -224,7 +221,7 @@ impl Slots {
 /// Moves the messages of a call, to its end.
 async fn run(worker: Weak<Worker>, call: StreamCall, slots: Rc<RefCell<Slots>>) -> Result<(), StreamError> {
     let lacks = |reason: &str| StreamError { reason: reason.to_owned(), missing: Missing::Node };
-    let worker = worker.upgrade().ok_or_else(|| lacks("the worker has ended"))?;
+    let worker = worker.upgrade().ok_or_else(|| lacks("the worker ended"))?;
     let view = worker.view();
     let course = OutboundStream { worker: &worker, view: &view, call: &call, slots: &slots };
     course.run().await
@@ -244,7 +241,7 @@ impl OutboundStream<'_> {
         let number = snapshot.upstream_number(&self.call.upstream);
         let Some((number, upstream)) = number.and_then(|number| Some((number, snapshot.upstream(number)?)))
         else {
-            let reason = "the service is not part of the configuration any more".to_owned();
+            let reason = "the service is no longer part of the configuration".to_owned();
             return Err(StreamError { reason, missing: Missing::Node });
         };
         let mut head = self.head()?;
@@ -293,7 +290,7 @@ impl OutboundStream<'_> {
         };
         let limits = unlimited(&self.view.answer_limits);
         head(&call, &[], &limits)
-            .map_err(|CallError(reason)| StreamError { reason, missing: Missing::Answer })
+            .map_err(|CallError(reason)| StreamError { reason, missing: Missing::Response })
     }
 
     /// One attempt on a node.
@@ -334,7 +331,7 @@ impl OutboundStream<'_> {
             {
                 return Poll::Ready(result);
             }
-            // An answer, if there is one, is worth more than the reason of the write error.
+            // A response, if there is one, is worth more than the reason of the write error.
             sent.map_or(Poll::Pending, |fault| Poll::Ready(Err(fault)))
         })
         .await
@@ -415,7 +412,7 @@ impl Sending {
     }
 }
 
-/// The end of a call that the service has answered.
+/// The end of a call that the service has responded.
 struct StreamEnd {
     /// The status of HTTP.
     status: u16,
@@ -435,9 +432,9 @@ impl StreamEnd {
             (200, Some(0)) => return Ok(()),
             (200, Some(code)) => format!("the service ended the call with the gRPC status {code}"),
             (200, None) => "the service ended the call without a gRPC status".to_owned(),
-            (status, _) => format!("the service answered with the HTTP status {status}"),
+            (status, _) => format!("the service responded with the HTTP status {status}"),
         };
-        Err(StreamError { reason, missing: Missing::Answer })
+        Err(StreamError { reason, missing: Missing::Response })
     }
 }
 
@@ -445,7 +442,7 @@ fn failed(fault: Fault) -> StreamError {
     let missing = match fault {
         fault if has_no_node_left(fault) => Missing::Node,
         fault if is_late(fault) => Missing::Time,
-        _ => Missing::Answer,
+        _ => Missing::Response,
     };
     StreamError { reason: fault.reason.to_owned(), missing }
 }

@@ -81,7 +81,7 @@ impl TlsSession {
         {
             return Ok(());
         }
-        Err(Fault::new(FaultKind::Misdirected, "the host is not one that this TLS session is for"))
+        Err(Fault::new(FaultKind::Misdirected, "the TLS session of the client is not for this host"))
     }
 
     /// Returns true if a request for `host` belongs to this session (RFC 9110 §7.4): it is the name that the client

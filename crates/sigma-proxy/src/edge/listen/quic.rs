@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use sigma_config::settings::{Http3, ListenPlace};
 use sigma_http::h3::ErrorCode;
-use sigma_net::quic::{Arrival, Endpoint, EndpointCounts, EndpointOptions, Identities, Place, QuicLimits};
+use sigma_net::quic::{
+    Arrival, ConnectionOwner, Endpoint, EndpointCounts, EndpointOptions, Identities, QuicLimits,
+};
 use sigma_net::tls::ServerIdentity;
 use sigma_net::{BoundSocket, Peer};
 use sigma_observe::counters::Counter;
@@ -78,7 +80,7 @@ pub(crate) fn open_endpoint(worker: &Worker, place: &ListenPlace, socket: BoundS
     let number = u16::try_from(worker.local.worker()).unwrap_or(u16::MAX);
     let options = EndpointOptions {
         keys: shared.keys()?,
-        place: Place { generation: shared.generation(), worker: number },
+        place: ConnectionOwner { generation: shared.generation(), worker: number },
         neighbours: shared.neighbours(addr),
         steering: None,
         limits: limits(http3, tls),
@@ -119,7 +121,7 @@ pub(crate) async fn drive(worker: Rc<Worker>, endpoint: Endpoint) {
     };
     tokio::select! {
         ended = endpoint.run() => if let Err(error) = ended {
-            tracing::error!(%error, "a socket of HTTP/3 has failed");
+            tracing::error!(%error, "a socket of HTTP/3 failed");
         },
         () = reporting => {}
     }
@@ -226,7 +228,7 @@ impl Newcomer {
         let (worker, peer, local) = (&self.worker, self.peer, arrival.local_addr());
         let view = worker.view();
         let shown = Shown { snapshot: Arc::clone(&view.snapshot), listener: Arc::clone(&self.listener) };
-        // Boxed, so that the memory of a handshake is free again when it is over.
+        // Boxed, so that the memory of a handshake is free again when it has ended.
         let shaking = Box::pin(arrival.accept(Arc::new(shown), &tls.options.offer));
         drop(view);
         let Some(shaken) = unless_closing(worker, shaking).await else { return };

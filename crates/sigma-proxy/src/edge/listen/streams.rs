@@ -73,7 +73,7 @@ pub(super) async fn multiplexed(
     open: Rc<Cell<bool>>,
 ) {
     let worker = Rc::clone(&entered.0);
-    // It is counted out when the last of its exchanges is over.
+    // It is counted out when the last of its exchanges has ended.
     let connection = Rc::new((entered, info));
     let runners = worker.local.part(Runners::default);
     let age = Age::of(&connection.1, &worker);
@@ -157,7 +157,7 @@ struct Runner {
 }
 
 impl Runners {
-    /// Runs an exchange in a task of its own.
+    /// Runs an exchange in its own task.
     fn run(self: &Rc<Self>, job: Job) {
         let idle = self.idle.borrow_mut().pop();
         let known = idle.is_some();

@@ -49,7 +49,7 @@ impl BackgroundExchange {
 
     async fn run(mut self) {
         if let Err(fault) = self.ask().await {
-            tracing::debug!(reason = fault.reason, "a stored response could not be revalidated");
+            tracing::debug!(reason = fault.reason, "cannot revalidate a stored response");
             let now = self.worker.clock.borrow().unix_ms() / 1000;
             if let Some(lead) = self.scratch.turn.as_mut().and_then(|turn| turn.lead.take()) {
                 lead.fail(now);

@@ -63,7 +63,7 @@ impl Forward {
 
 /// The report about a node's response.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Asked {
+pub(super) struct NodeReport {
     pub(super) status: Status,
     pub(super) why: Forward,
     /// The status of its response, if another one replaces it.
@@ -75,7 +75,7 @@ pub(super) struct Asked {
 }
 
 /// Reports that a node was contacted.
-pub(super) fn tell_asked(rule: &CacheRule, asked: Asked, ctx: &mut Context) {
+pub(super) fn tell_asked(rule: &CacheRule, asked: NodeReport, ctx: &mut Context) {
     tell(rule, asked.status, ctx, || {
         let answered = asked.answered.map_or(String::new(), |status| format!("; fwd-status={status}"));
         let stored = if asked.is_stored { "; stored" } else { "" };

@@ -33,9 +33,9 @@ use super::transfer::client_gone;
 use super::{Exchange, client};
 use crate::route::normalize::UriOptions;
 use crate::worker::Worker;
-use cache_status::{Asked, Forward, Status, tell_asked, tell_hit, tell_reused};
+use cache_status::{Forward, NodeReport, Status, tell_asked, tell_hit, tell_reused};
 use conditions::{ask_whether_good, has_validators};
-use present::{Wanted, hide, present};
+use present::{RequestedPart, hide, present};
 use purge::resource;
 use slices::{Outcome, TRIES, Taken, forget};
 
@@ -218,7 +218,7 @@ impl Exchange<'_, '_> {
         let now = self.now_s();
         stored.touch(now);
         let ctx = &mut self.scratch.ctx;
-        let wanted = Wanted::of(stored, &ctx.request.headers, ctx.request.method);
+        let wanted = RequestedPart::of(stored, &ctx.request.headers, ctx.request.method);
         let own = present(&turn.wish.rule, stored, wanted, ctx);
         tell_hit(&turn.wish.rule, status, (&stored.freshness, now), ctx);
         own
@@ -228,11 +228,11 @@ impl Exchange<'_, '_> {
     fn share(&mut self, turn: &Turn, coming: &Stored) -> LocalReply {
         let now = self.now_s();
         let ctx = &mut self.scratch.ctx;
-        let wanted = Wanted::of(coming, &ctx.request.headers, ctx.request.method);
+        let wanted = RequestedPart::of(coming, &ctx.request.headers, ctx.request.method);
         let own = present(&turn.wish.rule, coming, wanted, ctx);
         tell_reused(&coming.freshness, now, ctx);
         let (status, why) = (Status::Hit, turn.why);
-        let asked = Asked { status, why, answered: None, is_stored: false, is_collapsed: true };
+        let asked = NodeReport { status, why, answered: None, is_stored: false, is_collapsed: true };
         tell_asked(&turn.wish.rule, asked, ctx);
         own
     }
@@ -423,7 +423,7 @@ impl Turn {
             }
         }
         let fill = self.keep(ctx, length, now);
-        let asked = Asked { is_stored: fill.is_some(), ..self.as_asked() };
+        let asked = NodeReport { is_stored: fill.is_some(), ..self.as_asked() };
         if let Some(shared) = fill.as_ref().and_then(Fill::shared)
             && is_sent
             && (self.was_sliced || shared.body.length() > SMALL_BYTES)
@@ -440,9 +440,9 @@ impl Turn {
         None
     }
 
-    fn as_asked(&self) -> Asked {
+    fn as_asked(&self) -> NodeReport {
         let (status, why) = (self.status, self.why);
-        Asked { status, why, answered: None, is_stored: false, is_collapsed: false }
+        NodeReport { status, why, answered: None, is_stored: false, is_collapsed: false }
     }
 
     /// Stores a response, if that is allowed.
@@ -527,8 +527,8 @@ impl Turn {
         }
         let own = self.present(&renewed, ctx);
         tell_reused(&renewed.freshness, now, ctx);
-        let told = Asked { status: Status::Revalidated, answered: Some(304), ..self.as_asked() };
-        tell_asked(&self.wish.rule, Asked { is_stored: freshness.is_some(), ..told }, ctx);
+        let told = NodeReport { status: Status::Revalidated, answered: Some(304), ..self.as_asked() };
+        tell_asked(&self.wish.rule, NodeReport { is_stored: freshness.is_some(), ..told }, ctx);
         own
     }
 
@@ -536,7 +536,7 @@ impl Turn {
     fn give_stale(&self, stale: &Stored, answered: Option<u16>, now: u64, ctx: &mut Context) -> LocalReply {
         let own = self.present(stale, ctx);
         tell_reused(&stale.freshness, now, ctx);
-        tell_asked(&self.wish.rule, Asked { status: Status::Stale, answered, ..self.as_asked() }, ctx);
+        tell_asked(&self.wish.rule, NodeReport { status: Status::Stale, answered, ..self.as_asked() }, ctx);
         own
     }
 
@@ -548,8 +548,8 @@ impl Turn {
         }
     }
 
-    fn wanted(&self, stored: &Stored, ctx: &Context) -> Wanted {
-        Wanted::of(stored, &self.asked, ctx.request.method)
+    fn wanted(&self, stored: &Stored, ctx: &Context) -> RequestedPart {
+        RequestedPart::of(stored, &self.asked, ctx.request.method)
     }
 }
 

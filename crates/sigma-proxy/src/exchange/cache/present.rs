@@ -36,7 +36,7 @@ impl BodySource for Empty {
 
 /// The part of a stored response that a request wants.
 #[derive(Debug)]
-pub(super) enum Wanted {
+pub(super) enum RequestedPart {
     Whole,
     Part(ByteRange),
     /// Several ranges without overlaps
@@ -47,39 +47,48 @@ pub(super) enum Wanted {
     Nothing,
 }
 
-impl Wanted {
+impl RequestedPart {
     /// Returns the part that a request with these fields wants.
-    pub(super) fn of(stored: &Stored, asked: &Headers, method: Method) -> Wanted {
+    pub(super) fn of(stored: &Stored, asked: &Headers, method: Method) -> RequestedPart {
         if stored.status != 200 {
-            return Wanted::Whole;
+            return RequestedPart::Whole;
         }
-        Wanted::of_whole((&stored.headers, stored.body.length()), asked, method)
+        RequestedPart::of_whole((&stored.headers, stored.body.length()), asked, method)
     }
 
     /// Returns the part that it wants of this number of bytes with these fields.
-    pub(super) fn of_whole((headers, whole): (&Headers, u64), asked: &Headers, method: Method) -> Wanted {
+    pub(super) fn of_whole(
+        (headers, whole): (&Headers, u64),
+        asked: &Headers,
+        method: Method,
+    ) -> RequestedPart {
         let validators = Validators::of(headers);
         if validators.judge(asked) == Outcome::NotModified {
-            return Wanted::Nothing;
+            return RequestedPart::Nothing;
         }
         let range = asked.find(b"Range").filter(|_| method == Method::Get);
         let range = range.filter(|_| validators.allows_range(asked));
         match range.map(|range| Ranges::parse(range, whole)) {
-            Some(Ranges::One(part)) => Wanted::Part(part),
-            Some(Ranges::Unsatisfiable) => Wanted::Beyond,
+            Some(Ranges::One(part)) => RequestedPart::Part(part),
+            Some(Ranges::Unsatisfiable) => RequestedPart::Beyond,
             // Parts of encoded content: nothing would show that the coding belongs to the parts.
-            Some(Ranges::Many(_)) if headers.find(b"Content-Encoding").is_some() => Wanted::Whole,
+            Some(Ranges::Many(_)) if headers.find(b"Content-Encoding").is_some() => RequestedPart::Whole,
             Some(Ranges::Many(parts)) => match &coalesced(parts)[..] {
-                [one] => Wanted::Part(*one),
-                parts => Wanted::Parts(parts.to_vec()),
+                [one] => RequestedPart::Part(*one),
+                parts => RequestedPart::Parts(parts.to_vec()),
             },
-            Some(Ranges::Whole) | None => Wanted::Whole,
+            Some(Ranges::Whole) | None => RequestedPart::Whole,
         }
     }
 }
 
 /// Sets the head of a stored response, for the wanted part.
-pub(super) fn present(rule: &CacheRule, stored: &Stored, wanted: Wanted, ctx: &mut Context) -> LocalReply {
+pub(super) fn present(
+    rule: &CacheRule,
+    stored: &Stored,
+    wanted: RequestedPart,
+    ctx: &mut Context,
+) -> LocalReply {
     let read =
         |range: ByteRange| -> Box<dyn BodySource> { Box::new(stored.body.read(range.start, range.length())) };
     let head = &mut ctx.response;
@@ -92,19 +101,19 @@ pub(super) fn present(rule: &CacheRule, stored: &Stored, wanted: Wanted, ctx: &m
 /// The same with the head already set, for `whole` bytes from `read`.
 pub(super) fn present_of(
     (whole, read): (u64, &dyn Fn(ByteRange) -> Box<dyn BodySource>),
-    wanted: Wanted,
+    wanted: RequestedPart,
     ctx: &mut Context,
 ) -> LocalReply {
     let head = &mut ctx.response;
     let mut several = None;
     let (start, length) = match wanted {
-        Wanted::Whole => (0, whole),
-        Wanted::Part(part) => {
+        RequestedPart::Whole => (0, whole),
+        RequestedPart::Part(part) => {
             head.status = 206;
             head.headers.replace("Content-Range", part.content_range(whole).as_bytes());
             (part.start, part.length())
         }
-        Wanted::Parts(ranges) => {
+        RequestedPart::Parts(ranges) => {
             head.status = 206;
             let boundary = boundary();
             let media_type = head.headers.find(b"Content-Type").map(<[u8]>::to_vec);
@@ -114,12 +123,12 @@ pub(super) fn present_of(
             several = Some(parts);
             (0, length)
         }
-        Wanted::Beyond => {
+        RequestedPart::Beyond => {
             head.status = 416;
             head.headers.replace("Content-Range", format!("bytes */{whole}").as_bytes());
             (0, 0)
         }
-        Wanted::Nothing => {
+        RequestedPart::Nothing => {
             head.status = 304;
             head.headers.remove_where(|_, name| {
                 name.len() > 8

@@ -22,7 +22,7 @@ use sigma_plugin::Context;
 use sigma_plugin::cache::{CacheRule, CacheWish};
 use tokio::sync::oneshot;
 
-use super::cache_status::{Asked, Forward, Status, tell_asked, tell_hit, tell_reused};
+use super::cache_status::{Forward, NodeReport, Status, tell_asked, tell_hit, tell_reused};
 use super::conditions::ask_without_condition;
 use super::{Look, Turn};
 use crate::exchange::Exchange;
@@ -278,7 +278,7 @@ impl Turn {
         }
         let assembly = Assembly::new(Rc::clone(&of.slice_request), table, (of.number, shared));
         let own = assembly.present(ctx);
-        tell_asked(&self.wish.rule, Asked { is_stored: true, ..self.as_asked() }, ctx);
+        tell_asked(&self.wish.rule, NodeReport { is_stored: true, ..self.as_asked() }, ctx);
         Some(Ended::Apart(Box::new((fill, own))))
     }
 
@@ -473,7 +473,8 @@ impl Exchange<'_, '_> {
         if missing || collapsed {
             tell_reused(&stored.freshness, now, ctx);
             let status = if missing { Status::Miss } else { status };
-            let told = Asked { status, why, answered: None, is_stored: missing, is_collapsed: collapsed };
+            let told =
+                NodeReport { status, why, answered: None, is_stored: missing, is_collapsed: collapsed };
             tell_asked(&wish.rule, told, ctx);
         } else {
             tell_hit(&wish.rule, status, (&stored.freshness, now), ctx);

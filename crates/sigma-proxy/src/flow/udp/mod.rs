@@ -7,7 +7,7 @@
 //! | `session` | a session's life: its route's plugins, its node, answers, the end |
 //! | `passage` | sessions that another process continues |
 //!
-//! A worker has a socket of its own for a listener, and the kernel gives all datagrams of a client to the same one. A
+//! A worker has its own socket for a listener, and the kernel gives all datagrams of a client to the same one. A
 //! datagram costs a lookup in the table and a part of a system call: once the node is known, the session's task runs
 //! only for replies.
 
@@ -70,7 +70,7 @@ impl Drop for ListenerEnd {
     }
 }
 
-/// Receives until stopped; sessions go on until they have their replies.
+/// Receives until stopped; sessions continue until they have their replies.
 pub(crate) async fn receive_loop(worker: Rc<Worker>, hall: Rc<Hall>, stop: Rc<tokio::sync::Notify>) {
     let _leaving = ListenerEnd(Rc::clone(&hall));
     loop {
@@ -179,23 +179,23 @@ fn enter(worker: &Worker, hall: &Hall, view: &View, peer: SocketAddr) -> Option<
         match complaint {
             Complaint::Refused(Refusal::Worker) => tracing::warn!(
                 most = per_worker, %listener,
-                "a worker has reached its limit of sessions over UDP: new clients are not served (limits.stream_udp_sessions_per_worker)"
+                "a worker has reached its limit of UDP sessions: new clients are refused (limits.stream_udp_sessions_per_worker)"
             ),
             Complaint::Refused(Refusal::Descriptors) => tracing::warn!(
                 most = per_worker, %listener,
-                "sessions over UDP have used up their share of descriptors: new clients are not served (RLIMIT_NOFILE; LimitNOFILE of a unit)"
+                "UDP sessions have used up their share of file descriptors: new clients are refused (raise RLIMIT_NOFILE; LimitNOFILE of a unit)"
             ),
             Complaint::Refused(Refusal::Network) => tracing::warn!(
                 most = per_network, %peer, %listener,
-                "a network has reached its limit of sessions over UDP: its new clients are not served (limits.stream_udp_sessions_per_network)"
+                "a network has reached its limit of UDP sessions: its new clients are refused (limits.stream_udp_sessions_per_network)"
             ),
             Complaint::Refused(Refusal::Address) => tracing::warn!(
                 most = per_address, %peer, %listener,
-                "an address has reached its limit of sessions over UDP: its new sessions are not served (limits.stream_udp_sessions_per_address)"
+                "an address has reached its limit of UDP sessions: its new sessions are refused (limits.stream_udp_sessions_per_address)"
             ),
             Complaint::Evicted | Complaint::NoSocket => tracing::warn!(
                 most = per_worker, %peer, %listener,
-                "there is no room for more sessions over UDP: sessions without a reply are evicted for new ones"
+                "the limit of UDP sessions is reached: sessions without a reply are evicted for new ones"
             ),
         }
     }
@@ -215,7 +215,7 @@ fn introduced(
     let client = Client { geography: view.geography.clone(), ..origin.client() };
     let route = view.snapshot.flows.find(&Approach { client: &client, asked: None }).cloned();
     if route.is_none() {
-        let detail = "no stream route matches this session of datagrams";
+        let detail = "no stream route matches this UDP session";
         let place = ListenPlace::Udp(hall.bound);
         refusals::note(worker, sigma_http::EarlyRefusal::NoStreamRoute, peer, Some(&place), detail);
     }

@@ -21,7 +21,7 @@ use super::Hall;
 use super::table::{Reached, Seat};
 use crate::attempt::attempts::{Attempts, Decision, Failure, Picked};
 use crate::attempt::judge::is_to_blame;
-use crate::attempt::passage::{Passage, Seen};
+use crate::attempt::passage::{GuardOutcome, Passage};
 use crate::attempt::target;
 use crate::edge::connection::Origin;
 use crate::edge::datagrams::Complaint;
@@ -64,7 +64,7 @@ pub(super) async fn serve(worker: Rc<Worker>, hall: Rc<Hall>, seat: Rc<Seat>, op
     flow.finish(outcome);
 }
 
-/// The reason why a session does not go on with its node.
+/// The reason why a session does not continue with its node.
 enum Stopped {
     /// No datagram was sent to it.
     Unsent(Fault),
@@ -205,7 +205,7 @@ impl Flow<'_> {
             let (fault, may_repeat) = match ended {
                 Ok(()) => {
                     // No reply shows the opposite.
-                    settle(&mut passage, Seen::Taken { connect_ms: None });
+                    settle(&mut passage, GuardOutcome::Taken { connect_ms: None });
                     return Ok(());
                 }
                 Err(Stopped::Unsent(fault)) => (fault, true),
@@ -215,7 +215,10 @@ impl Flow<'_> {
             let decision = if may_repeat { Decision::NextNode } else { Decision::GiveUp };
             let failure = Failure { fault, decision, request_sent: true, status: None };
             if !attempts.failed(&node, &failure) {
-                settle(&mut passage, if is_to_blame(fault, true) { Seen::Failure } else { Seen::Nothing });
+                settle(
+                    &mut passage,
+                    if is_to_blame(fault, true) { GuardOutcome::Failure } else { GuardOutcome::Nothing },
+                );
                 return Err(fault.into());
             }
         }
@@ -225,7 +228,7 @@ impl Flow<'_> {
     fn connect(&mut self, node: &Picked, seat: &Seat) -> Result<Rc<DatagramSocket>, Fault> {
         let began = now();
         let Address::Tcp(addr) = node.addr else {
-            return Err(Fault::new(FaultKind::ConnectRefused, "a Unix socket accepts no datagrams over UDP"));
+            return Err(Fault::new(FaultKind::ConnectRefused, "a Unix socket cannot receive UDP datagrams"));
         };
         let connected = DatagramSocket::connect(addr).map(Rc::new);
         let socket = match connected {
@@ -248,9 +251,12 @@ impl Flow<'_> {
             return Fault::new(FaultKind::ConnectRefused, "the node cannot be reached");
         }
         if self.worker.datagrams.may_complain(Complaint::NoSocket, deadline::now_ms()) {
-            tracing::error!(%error, "no socket is available for a session over UDP; see limits on open files and ports");
+            tracing::error!(%error, "no socket for a UDP session; check the limits on open files and local ports");
         }
-        Fault::new(FaultKind::OutOfSockets, "the gateway has no free descriptor or port for a session")
+        Fault::new(
+            FaultKind::OutOfSockets,
+            "the gateway has no free file descriptor or local port for a session",
+        )
     }
 
     /// Assigns this node to the session.
@@ -261,7 +267,7 @@ impl Flow<'_> {
         socket
     }
 
-    /// Passes datagrams until the session is over, idles, or its node is gone.
+    /// Passes datagrams until the session has ended, idles, or its node is gone.
     async fn relay_datagrams(
         &mut self,
         hall: &Hall,
@@ -284,15 +290,15 @@ impl Flow<'_> {
                 () = seat.changed.notified() => {}
                 received = socket.receive(&worker.datagrams.batch) => match received {
                     Ok(()) => {
-                        self.answer(hall, seat);
+                        self.respond(hall, seat);
                         if !std::mem::replace(&mut has_answered, true) {
                             attempts.answered(node, Some(200));
                             attempts.keep_session();
-                            settle(passage, Seen::Taken { connect_ms: None });
+                            settle(passage, GuardOutcome::Taken { connect_ms: None });
                         }
                     }
                     Err(error) if is_gone(&error) => return Err(Stopped::Refused),
-                    Err(error) => tracing::debug!(%error, "a session cannot receive"),
+                    Err(error) => tracing::debug!(%error, "a UDP session cannot receive"),
                 },
                 () = poll_fn(|cx| {
                     // A draining worker wakes all tasks that wait with a deadline.
@@ -323,7 +329,7 @@ impl Flow<'_> {
             match most_ms.checked_sub(quiet_ms).filter(|left_ms| *left_ms > 0) {
                 Some(left_ms) => idle.set(left_ms),
                 None if seat.is_owed() && !is_leaving => {
-                    let reason = "the node did not answer in time";
+                    let reason = "the node did not respond in time";
                     return Err(Stopped::Other(Fault::new(FaultKind::ResponseTimeout, reason)));
                 }
                 None => return Ok(()),
@@ -333,7 +339,7 @@ impl Flow<'_> {
     }
 
     /// Sends the node's replies to the client.
-    fn answer(&mut self, hall: &Hall, seat: &Seat) {
+    fn respond(&mut self, hall: &Hall, seat: &Seat) {
         let batch = self.worker.datagrams.batch.borrow();
         let whole = || batch.iter().filter(|received| !received.is_cut).map(|received| received.bytes);
         // Datagrams without room are dropped, as anywhere on their way; and an unreachable client stays unreachable.
@@ -381,7 +387,7 @@ struct With<'w, 'p> {
     passage: &'w mut Option<Passage<'p>>,
 }
 
-fn settle(passage: &mut Option<Passage<'_>>, seen: Seen) {
+fn settle(passage: &mut Option<Passage<'_>>, seen: GuardOutcome) {
     if let Some(passage) = passage {
         passage.tell(seen);
     }
@@ -392,9 +398,9 @@ fn settle(passage: &mut Option<Passage<'_>>, seen: Seen) {
 fn takes_datagrams(upstream: &Upstream) -> Result<(), Fault> {
     let reason = match (upstream.over_tls(), upstream.config.proxy_protocol) {
         (None, None) => return Ok(()),
-        (Some(_), _) => "an upstream with TLS accepts no datagrams: the gateway does not support DTLS",
+        (Some(_), _) => "an upstream with TLS cannot receive datagrams: Sigma does not support DTLS",
         (None, Some(_)) => {
-            "an upstream with `proxy_protocol` accepts no datagrams: there is no connection to begin"
+            "an upstream with `proxy_protocol` cannot receive datagrams: UDP has no connections"
         }
     };
     Err(Fault::new(FaultKind::NoUpstream, reason))

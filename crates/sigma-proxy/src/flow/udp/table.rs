@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn a_session_ends_with_its_answers() {
-        // For `asked` datagrams and `answered` replies: whether it is over, and whether replies are expected.
+        // For `asked` datagrams and `answered` replies: whether it has ended, and whether replies are expected.
         let check = |rules: (Option<u32>, Option<u32>), asked, answered, expected: (bool, bool)| {
             let rules = StreamUdp { responses: rules.0, requests: rules.1 };
             let ledger = Ledger { rules, asked, answered };

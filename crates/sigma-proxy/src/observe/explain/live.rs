@@ -127,7 +127,7 @@ impl Met {
 }
 
 impl Explained {
-    /// The names of the plugins that run before a node is asked, and so may respond themselves.
+    /// The names of the plugins that run before a node is queried, and so may respond themselves.
     pub fn may_be_refused_by(&self) -> impl Iterator<Item = &str> {
         let before = [Phase::Rewrite, Phase::Access, Phase::BeforeProxy];
         let may = move |one: &&Met| one.runs() && before.iter().any(|phase| one.phases.contains(phase));
@@ -178,7 +178,7 @@ pub fn explain_live(
     lead(snapshot, route, &viewed, &mut explained);
     let mut ctx = context(&head, &viewed, snapshot, route, consumer);
     ctx.client = Client { tls: tls.cloned().map(Rc::new), ..origin.client() };
-    if let Some(told) = viewed.told() {
+    if let Some(told) = viewed.forwarded_address() {
         (ctx.client.addr, ctx.client.port) = (Some(told.addr), told.port);
     }
     foresee(ctx, &mut explained);
@@ -242,7 +242,7 @@ fn refusal(snapshot: &Snapshot, route: Option<&Route>, consumer: Option<&Consume
         Target::NoService => Some("404: the service of the route does not exist"),
         Target::NoPluginConfig => Some("503: the plugin config of the route does not exist"),
         Target::NoUpstream => Some("503: the route has no upstream; only a plugin can respond"),
-        Target::Closed => Some("503: the route, or a resource that it takes plugins from, is quarantined"),
+        Target::Closed => Some("503: the route, or a resource that provides its plugins, is quarantined"),
     }
 }
 
@@ -269,7 +269,7 @@ fn plugins(
     for entry in snapshot.global.entries() {
         let mut one = running(entry, &rules, true, viewed);
         if stands_back(entry) {
-            one.left_out = Some("the route has it as well, and takes precedence");
+            one.left_out = Some("the route has this plugin too, and takes precedence");
             idle.push(one);
         } else {
             met.push(one);
@@ -352,7 +352,7 @@ fn disabled(levels: &[Written<'_>], running: &[Met], is_global: bool) -> Vec<Met
             left_out: Some(if is_off {
                 "_meta.disable"
             } else {
-                "it is not known, not enabled or not for requests"
+                "it is unknown, not enabled, or not for requests"
             }),
             filter: None,
             conf: Arc::clone(conf),
@@ -449,7 +449,7 @@ fn forwarded(
     peer: SocketAddr,
     question: &ExplainedRequest,
 ) -> Vec<(&'static str, String)> {
-    let (head, client) = (viewed.head(), viewed.told().map_or(peer.ip(), |told| told.addr));
+    let (head, client) = (viewed.head(), viewed.forwarded_address().map_or(peer.ip(), |told| told.addr));
     let is_trusted = snapshot.trusted().contains(peer.ip());
     let told = |id| {
         let value = head.headers.get(id).filter(|_| is_trusted);

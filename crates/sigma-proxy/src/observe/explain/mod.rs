@@ -39,8 +39,10 @@ fn parsed(text: &str, fields: usize) -> Result<RequestHead, &'static str> {
     let mut head = RequestHead::default();
     match parse_request(text.as_bytes(), &limits, &mut head) {
         Ok(Some(read)) if read == text.len() => Ok(head),
-        Ok(Some(_)) => Err("it is not one request"),
-        Ok(None) | Err(ParseError::LineTooLong | ParseError::HeadTooLarge) => Err("it is not one request"),
+        Ok(Some(_)) => Err("the target and fields do not form one request"),
+        Ok(None) | Err(ParseError::LineTooLong | ParseError::HeadTooLarge) => {
+            Err("the target and fields do not form one request")
+        }
         Err(ParseError::Invalid(reason)) => Err(reason),
     }
 }

@@ -19,7 +19,7 @@ impl Server {
         cx: &mut Context<'_>,
     ) -> Option<Poll<Result<(), Fault>>> {
         let BodyReader::Known(left) = self.reader else { return None };
-        // A body over its limit is rejected when it is read.
+        // A body above its limit is rejected when it is read.
         let is_within = self.body_limit == 0 || self.body_received + left <= self.body_limit;
         if !self.input.is_empty() || !is_within {
             return None;

@@ -7,7 +7,7 @@ use sigma_testkit::{Gateway, Message, Origin, Peer, until};
 use crate::{PATIENCE, SIGMA};
 use processor::Processor;
 
-/// An origin that answers with the body of the request, or `hello`; trailers where the path asks for them.
+/// An origin that responds with the body of the request, or `hello`; trailers where the path requests them.
 fn origin() -> Origin {
     Origin::answer(|request| {
         let (method, target) = request.head.request_line().unwrap_or_default();
@@ -282,7 +282,7 @@ fn failures_of_the_processor() {
     check("/streamed", "close", "body", 200);
     check("/streamed", "die-later", "body", 500);
     check("/buffered", "die-later", "body", 500);
-    // The second answer is found when the response comes, at the latest.
+    // The second response is found when the response comes, at the latest.
     check("/headers", "twice", "", 500);
     check("/buffered", "", &"b".repeat(5000), 413);
     check("/deaf", "", &"b".repeat(1 << 20), 504);

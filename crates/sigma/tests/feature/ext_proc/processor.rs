@@ -274,7 +274,7 @@ impl Stream {
         let _ = self.output.send_trailers(trailers);
     }
 
-    /// Answers a message of any kind: fields are set, bodies are in capitals.
+    /// Responds to a message of any kind: fields are set, bodies are in capitals.
     fn answer(&mut self, message: &Incoming) {
         let capitals = |body: &Body| replaces(body.body.to_ascii_uppercase());
         self.send(&Outgoing {

@@ -24,15 +24,15 @@ mod shared;
 const PEBBLE: &str = "github.com/letsencrypt/pebble/v2/cmd/pebble@v2.10.1";
 const NAMES: &str = "github.com/letsencrypt/pebble/v2/cmd/pebble-challtestsrv@v2.10.1";
 
-/// An authority that asks for every name at 127.0.0.1.
+/// An authority that requests every name at 127.0.0.1.
 pub(crate) struct Pebble {
     dir: TempDir,
     port: u16,
     management: u16,
-    /// Where it asks for proofs.
+    /// Where it requests proofs.
     http: u16,
     tls: u16,
-    /// Where names are asked of, and where they are set.
+    /// Where names are queried of, and where they are set.
     dns: SocketAddr,
     names: u16,
     _name_server: Running,
@@ -141,7 +141,7 @@ fn start(command: &mut Command) -> Running {
     Running(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
 }
 
-/// A gateway that listens in cleartext where `pebble` asks for proofs, and for TLS at `{listen}`.
+/// A gateway that listens in cleartext where `pebble` requests proofs, and for TLS at `{listen}`.
 pub(crate) fn config(pebble: &Pebble, origin: &Origin, acme: Value, tls: Value, rest: Value) -> String {
     let mut whole = json!({
         "workers": 2,
@@ -216,7 +216,7 @@ fn a_certificate_is_ordered_kept_and_renewed() {
     gateway.kill().unwrap();
     gateway.start_again().unwrap();
     assert_eq!(ask_by(&gateway, &pebble, "a.test").as_ref(), Ok(&first));
-    // The authority has been asked for the time to renew: it is within the window that Pebble suggests.
+    // The authority has been requested the time to renew: it is within the window that Pebble suggests.
     let soon = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + 60;
     assert!(until(PATIENCE, || read(&kept(&gateway, "1"))["ask_at"].as_u64().unwrap() > soon));
     // Its time has come.
@@ -338,9 +338,9 @@ fn the_page_is_true() {
     assert!(at_control(&order).contains("429: it was ordered a moment ago"));
     assert!(
         at_control("sigma ctl acme order other.test --control http://127.0.0.1:9090")
-            .contains("no certificate is ordered")
+            .contains("orders no certificate")
     );
-    // The key is in no answer, nor in the gateway's messages.
+    // The key is in no response, nor in the gateway's messages.
     let kept = read(&kept(&gateway, "shop"));
     let secret = kept["key"].as_str().unwrap().lines().nth(1).unwrap();
     let dump = paste(gateway.dir(), "sigma ctl get ssls shop; sigma ctl dump", &variables);
@@ -367,7 +367,7 @@ fn an_ssl_without_an_authority_is_refused() {
     );
 }
 
-/// A name is proved by a handshake, to who asks for that alone, and only while it is ordered.
+/// A name is proved by a handshake, to who requests that alone, and only while it is ordered.
 #[test]
 fn a_name_is_proved_by_a_handshake() {
     let (pebble, origin) = (Pebble::start(json!({})), Origin::echo("a").unwrap());
@@ -385,7 +385,7 @@ fn a_name_is_proved_by_a_handshake() {
     for name in ["a.test", "b.test"] {
         assert!(until(PATIENCE, || ask_by(&gateway, &pebble, name).is_ok()), "{}", gateway.stderr());
     }
-    // Nothing is under way any more: who asks for a proof is refused, and sees no certificate.
+    // Nothing is under way any more: who requests a proof is refused, and sees no certificate.
     let command = format!(
         "openssl s_client -connect {} -servername a.test -alpn acme-tls/1 </dev/null",
         gateway.address()

@@ -37,7 +37,7 @@ service TestService {
 }
 "#;
 
-/// Status and body of the answer to a request.
+/// Status and body of the response to a request.
 fn ask(gateway: &Gateway, method: &str, target: &str, body: &str) -> (u16, String) {
     let mut peer = gateway.connect().unwrap();
     let length = body.len();

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 
 use sigma_net::quic::{
-    Connection, Dir, Endpoint, EndpointOptions, Identities, IncomingStream, Neighbours, Place, QuicKeys,
-    QuicLimits, RecvStream, SendStream,
+    Connection, ConnectionOwner, Dir, Endpoint, EndpointOptions, Identities, IncomingStream, Neighbours,
+    QuicKeys, QuicLimits, RecvStream, SendStream,
 };
 use sigma_net::tls::pem::Pair;
 use sigma_net::tls::{Identity, Offer, Resumption, ServerIdentity, Versions};
@@ -119,7 +119,7 @@ async fn serve(
     let shown = Arc::new(Shown(Arc::new(ServerIdentity::new(identity).unwrap())));
     let options = EndpointOptions {
         keys: Arc::new(QuicKeys::random().unwrap()),
-        place: Place { generation: 0, worker: 0 },
+        place: ConnectionOwner { generation: 0, worker: 0 },
         neighbours: Arc::new(Neighbours::new(1)),
         steering: None,
         limits: QuicLimits { streams, ..QuicLimits::default() },

@@ -51,7 +51,7 @@ fn detect(mut peer: Peer, asked: &Asked) {
             "undecided" => b"\xc1\x01\0\0\0!",
             "surplus" => b"\xc1\x01\0\0\0..",
             "huge" => &huge,
-            // A part of an answer, and no more for as long as the gateway waits.
+            // A part of a response, and no more for as long as the gateway waits.
             "half" => &REFUSES[..9],
             "silent" => b"",
             "broken" => return drop(peer.send(&REFUSES[..9])),
@@ -76,7 +76,7 @@ fn ask(gateway: &Gateway, line: &str, body: &str) -> Message {
     gateway.connect().unwrap().ask(request).unwrap()
 }
 
-/// Returns an answer's fields about the WAF: its verdict, the status and the action.
+/// Returns a response's fields about the WAF: its verdict, the status and the action.
 fn told(answer: &Message) -> (u16, [Option<String>; 3]) {
     let field = |name: &str| answer.head.get(&format!("X-APISIX-CHAITIN-WAF{name}")).map(str::to_owned);
     (answer.status(), ["", "-STATUS", "-ACTION"].map(field))
@@ -163,7 +163,7 @@ fn a_detector_without_a_verdict_denies_every_request() {
         assert_eq!(told(&ask(&gateway, &format!("GET /guarded/{way}"), "")), (500, says("waf-err")), "{way}");
         assert_eq!(origin.requests(), before, "{way}");
         assert_eq!(told(&ask(&gateway, &format!("GET /watched/{way}"), "")), (200, says("waf-err")), "{way}");
-        // Its connection is not used again: the rest on it is not an answer to the next query.
+        // Its connection is not used again: the rest on it is not a response to the next query.
         assert_eq!(told(&ask(&gateway, "GET /guarded/fine", "")).0, 200, "{way}");
     }
     for way in ["silent", "half"] {

@@ -443,7 +443,7 @@ fn decisions_of_an_envoy_authoriser_are_cached() {
     }
     ask(&gateway, "GET /cached/a", "X-Ask: pass\r\nX-Who: jill\r\n", "");
     assert_eq!(times(), 2, "another user");
-    // Refusals are asked about each time unless the operator says otherwise; a cookie is for one client.
+    // Refusals are queried about each time unless the operator says otherwise; a cookie is for one client.
     for (ask_for, status) in [("forbid", 403), ("nothing", 403), ("greet", 200)] {
         for _ in 0..2 {
             let before = times();

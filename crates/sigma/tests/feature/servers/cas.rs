@@ -50,7 +50,7 @@ impl Cas {
             ])
             .args(["--cas.authn.accept.users=casuser::Mellon", "--cas.tgc.secure=false"])
             .arg("--cas.service-registry.core.init-from-json=true")
-            // Where it is writes a log of its own.
+            // Where it is writes its own log.
             .current_dir(dir.path())
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
@@ -62,7 +62,7 @@ impl Cas {
         cas
     }
 
-    /// Returns its answer to a login for a service.
+    /// Returns its response to a login for a service.
     fn log_in(&self, target: &str, password: &str, there: &mut Cookies) -> Message {
         // It binds its own cookie to the browser's name.
         let browser = "User-Agent: test\r\n";

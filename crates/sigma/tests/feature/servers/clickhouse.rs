@@ -33,7 +33,7 @@ fn clickhouse(dir: &Path, port: u16) -> Running {
     running
 }
 
-/// Returns the server's answer to a statement.
+/// Returns the server's response to a statement.
 fn query(port: u16, statement: &str) -> String {
     let answer = ask(port, "POST /", "", statement);
     assert_eq!(answer.status(), 200, "{statement}: {}", answer.text());

@@ -132,7 +132,7 @@ fn an_operator_rolls_back_and_explains_a_request() {
     browser.press("Roll back to this version");
     browser.press("Roll back");
     browser.await_true("location.hash === '#/history'");
-    browser.await_text(&format!("back to version {version}: routes/r"));
+    browser.await_text(&format!("restored version {version}: routes/r"));
     await_answerer(&gateway, "/first", "a");
     await_answerer(&gateway, "/second", "404");
 

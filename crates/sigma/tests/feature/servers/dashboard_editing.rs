@@ -267,6 +267,6 @@ fn the_last_change_is_undone_after_a_review() {
     browser.press("Undo");
     browser.await_text("is undone.");
     assert_eq!(stored(), "/first");
-    browser.await_text("back to version");
+    browser.await_text("restored version");
     assert_eq!(browser.complaints(), [""; 0]);
 }

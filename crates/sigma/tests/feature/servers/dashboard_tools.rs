@@ -69,7 +69,7 @@ fn the_last_errors_have_reasons_while_they_are_watched() {
     log_in(&browser, &gateway, KEY);
     browser.press("Watch errors");
     browser.await_text("Watching.");
-    // The tap is open some moment after the page has asked for it.
+    // The tap is open some moment after the page has requested it.
     let is_shown = until(PATIENCE, || {
         assert_eq!(answerer(&gateway, "/n"), "502");
         browser.eval("return document.body.innerText.includes('GET /n');") == json!(true)

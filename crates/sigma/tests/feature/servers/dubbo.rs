@@ -114,7 +114,7 @@ fn methods_take_parameters_in_json() {
         no_call.text()
     );
     let logged =
-        || gateway.stderr().contains("a provider complains") && gateway.stderr().contains("a reason");
+        || gateway.stderr().contains("a provider reports an error") && gateway.stderr().contains("a reason");
     assert!(until(PATIENCE, logged), "{}", gateway.stderr());
     provider.process = None;
     check("/sum", "", "[1, 2]", (502, ""));
@@ -144,9 +144,9 @@ fn methods_take_requests_as_maps() {
             assert_eq!(post(&gateway, target, "", b"").status(), expected, "{version} {target}");
         }
         let logged = || {
-            gateway
-                .stderr()
-                .contains("a provider complains: java.lang.IllegalStateException: thrown by the method")
+            gateway.stderr().contains(
+                "a provider reports an error: java.lang.IllegalStateException: thrown by the method",
+            )
         };
         assert!(until(PATIENCE, logged), "{}", gateway.stderr());
         provider.process = None;

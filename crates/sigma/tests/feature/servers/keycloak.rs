@@ -128,11 +128,11 @@ impl Keycloak {
         location.strip_prefix(&format!("http://127.0.0.1:{}", self.port)).unwrap().to_owned()
     }
 
-    /// Logs a user in who was sent here; returns the answer.
+    /// Logs a user in who was sent here; returns the response.
     pub(super) fn log_in(&self, location: &str, user: &str, cookies: &mut Cookies) -> Message {
         let mut page = ask(self.port, &format!("GET {}", self.target(location)), "", "");
         cookies.take(&page);
-        // It shows earlier messages on a page of its own.
+        // It shows earlier messages on its own page.
         if page.status() == 302 {
             let location = self.target(page.head.get("location").unwrap());
             page = ask(self.port, &format!("GET {location}"), &cookies.field(), "");

@@ -17,7 +17,7 @@ struct Service {
     attributes: Value,
 }
 
-/// One for each way that an answer travels and is signed.
+/// One for each way that a response travels and is signed.
 fn services() -> Vec<Service> {
     let service = |host, binding, attributes| Service { host, binding, attributes };
     vec![

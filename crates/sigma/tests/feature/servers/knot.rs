@@ -1,4 +1,4 @@
-//! A name server as it is: Knot accepts signed updates of its zone, and an authority trusts its answers.
+//! A name server as it is: Knot accepts signed updates of its zone, and an authority trusts its responses.
 
 use std::net::SocketAddr;
 use std::path::Path;

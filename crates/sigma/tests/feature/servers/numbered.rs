@@ -33,12 +33,12 @@ impl Numbered {
         Numbered { answered, end, sends }
     }
 
-    /// How many were answered.
+    /// How many got a response.
     pub(super) fn answered(&self) -> usize {
         self.answered.load(Ordering::SeqCst)
     }
 
-    /// Waits until so many were answered.
+    /// Waits until so many got a response.
     pub(super) fn wait_for(&self, count: usize) {
         assert!(until(PATIENCE, || self.answered() >= count), "{} of {count}", self.answered());
     }

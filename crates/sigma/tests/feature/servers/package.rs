@@ -59,7 +59,7 @@ fn shell(machine: &Machine, script: &str) -> String {
     text(&output.stdout).trim().to_owned()
 }
 
-/// Nothing listens behind the gateway: the answer is its own.
+/// Nothing listens behind the gateway: the response is its own.
 fn serves(machine: &Machine) {
     const ASK: &str = "exec 3<>/dev/tcp/127.0.0.1/9080; printf 'GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n' >&3; head -n1 <&3";
     let asks = || text(&machine.run(&["bash", "-c", ASK]).stdout).starts_with("HTTP/1.1 502 ");

@@ -71,7 +71,7 @@ impl Fpm {
 
 impl Drop for Fpm {
     fn drop(&mut self) {
-        // Its processes would go on without it.
+        // Its processes would continue without it.
         let _ = Command::new("kill").args(["-9", "--", &format!("-{}", self.0.id())]).status();
         let _ = self.0.wait();
     }
@@ -158,7 +158,7 @@ fn a_real_php_is_asked() {
     let kept = "Host: kept.test\r\n";
     let first = ask("GET /", kept, b"").json().unwrap()["pid"].clone();
     for _ in 0..5 {
-        // A process keeps its connection, so the same one answers.
+        // A process keeps its connection, so the same one responds.
         assert_eq!(ask("GET /", kept, b"").json().unwrap()["pid"], first);
     }
     drop(manager);

@@ -37,7 +37,7 @@ fn command(name: &str, dir: &Path) -> Command {
     command
 }
 
-/// A database on a port of its own; stopped at once when dropped.
+/// A database on its own port; stopped at once when dropped.
 struct Postgres {
     port: u16,
     child: Child,
@@ -118,7 +118,7 @@ fn psql(port: u16) -> Command {
     client
 }
 
-/// Returns the answer to a session of its own.
+/// Returns the response to its own session.
 fn ask(port: u16, query: &str) -> Result<String, String> {
     let Output { status, stdout, stderr } = psql(port).args(["-c", query]).output().unwrap();
     match status.success() {
@@ -206,7 +206,7 @@ fn clients_verify_the_certificate_on_either_side() {
         "stream_routes": [
             { "id": "plain", "sni": "plain.db.test", "upstream": upstream(&[plain.port]) },
             { "id": "known", "sni": "known.db.test", "upstream": upstream(&[plain.port]) },
-            // The name that the client asked for is the one that the node has to prove.
+            // The name that the client requested is the one that the node has to prove.
             { "id": "pass", "sni": "pass.db.test", "upstream": over_tls(encrypted.port, verified.clone()) },
             { "id": "other", "sni": "other.db.test", "upstream": over_tls(encrypted.port, verified) },
             { "id": "declines", "sni": "declines.db.test", "upstream": over_tls(plain.port, json!({})) },
@@ -231,7 +231,7 @@ fn clients_verify_the_certificate_on_either_side() {
     assert!(error.contains("closed"), "{error}");
     let error = ask_over_tls(port, "declines.db.test", &ours, name).unwrap_err();
     assert!(error.contains("closed"), "{error}");
-    let reason = "the node has no TLS: it responded N to PostgreSQL";
+    let reason = "the node does not support TLS: it responded N to PostgreSQL";
     assert!(until(PATIENCE, || gateway.stderr().contains(reason)), "{}", gateway.stderr());
     // A client that does not verify would not know; one without TLS gets an error message.
     let theirs = format!("sslmode=verify-full sslrootcert={}", file("nodes.crt", &nodes.pem));

@@ -51,7 +51,7 @@ fn messages(dir: &Path, names: u16) -> String {
 #[test]
 fn rocketmq_logger_makes_a_topic_and_fills_it() {
     let (dir, origin) = (tempfile::tempdir().unwrap(), Origin::echo("a").unwrap());
-    // For the tools, who are asked for an account, too.
+    // For the tools, which ask for an account, too.
     std::fs::create_dir(dir.path().join("conf")).unwrap();
     let account = "accessKey: logger\nsecretKey: s3cret-of-logger\n";
     std::fs::write(dir.path().join("conf/tools.yml"), account).unwrap();

@@ -1,4 +1,4 @@
-//! systemd as it is: it boots in a container of its own, and has the shipped unit start the gateway.
+//! systemd as it is: it boots in its own container, and has the shipped unit start the gateway.
 //!
 //! The container has the network of this machine, so clients reach the gateway as they do any other. It needs
 //! root; another user leaves the test out, with a message.
@@ -56,7 +56,7 @@ impl Machine {
         Some(machine)
     }
 
-    /// Boots one that has nothing of the gateway, and a network of its own; `packages` is its folder /opt/packages.
+    /// Boots one that has nothing of the gateway, and its own network; `packages` is its folder /opt/packages.
     pub(super) fn boot_bare(packages: &Path) -> Option<Machine> {
         let root = root("systemd-root-bare", &["bare"])?;
         let dir = tempfile::tempdir().unwrap();
@@ -146,7 +146,7 @@ impl Machine {
         );
     }
 
-    /// Whether a client gets an answer, from this node.
+    /// Whether a client gets a response, from this node.
     fn serves(&self, origin: &Origin) {
         let address = Address::loopback(self.port);
         let asks = || {
@@ -217,7 +217,7 @@ fn the_shipped_unit_starts_reloads_upgrades_and_stops() {
     machine.serves(&b);
     machine.write("routes: 7");
     assert!(!machine.systemctl(&["reload", "sigma"]).status.success(), "{}", machine.journal());
-    machine.says("the reload was refused", 1);
+    machine.says("the reload failed", 1);
     machine.serves(&b);
     assert_eq!(machine.property("ActiveState"), "active");
 
@@ -227,7 +227,7 @@ fn the_shipped_unit_starts_reloads_upgrades_and_stops() {
     for round in 1..=2 {
         machine.install();
         machine.does(&["kill", "--kill-whom=main", "--signal=USR2", "sigma"]);
-        machine.says("the parent goes on as another program", round);
+        machine.says("the parent process executes the new program", round);
         assert_eq!(program_of(&machine, &main), Path::new("/opt/sigma/sigma"));
         machine.serves(&b);
         machine.kill_the_gateway();

@@ -60,7 +60,7 @@ fn an_agent_gets_the_lines_of_a_request_in_one_datagram() {
     }
 }
 
-/// Without a listener: the traffic goes on, and the error log names the losses.
+/// Without a listener: the traffic continues, and the error log names the losses.
 #[test]
 fn an_agent_that_is_away_is_nobodys_trouble() {
     let origin = Origin::echo("a").unwrap();

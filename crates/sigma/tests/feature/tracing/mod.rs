@@ -20,7 +20,7 @@ fn gateway(config: &str) -> Gateway {
     Gateway::start(SIGMA, &format!("workers: 1\nlisteners: [\"{{listen}}\"]\n{config}")).unwrap()
 }
 
-/// Asks for a path with these fields.
+/// Requests a path with these fields.
 fn ask(gateway: &Gateway, path: &str, fields: &str) -> Message {
     gateway.connect().unwrap().ask(format!("GET {path} HTTP/1.1\r\nHost: shop.test\r\n{fields}\r\n")).unwrap()
 }
@@ -30,7 +30,7 @@ fn comes(gateway: &Gateway, what: impl Fn() -> bool) {
     assert!(until(PATIENCE, what), "{}", gateway.stderr());
 }
 
-/// A node that breaks its connections without an answer.
+/// A node that breaks its connections without a response.
 fn breaking() -> Origin {
     Origin::serve(|mut peer: Peer| drop(peer.read_head())).unwrap()
 }

@@ -303,7 +303,7 @@ fn over_grpc(runtime: &Runtime, got: &Got, code: &'static str) -> Node {
     called(runtime, move |fields, message| got.take(fields, message), code)
 }
 
-/// A collector over gRPC, which gives what came to `take`: path and fields, and the message. Every call is answered
+/// A collector over gRPC, which gives what came to `take`: path and fields, and the message. Every call is responded
 /// with this status.
 pub(super) fn called(
     runtime: &Runtime,
@@ -390,7 +390,7 @@ fn a_dead_collector_is_nobodys_trouble() {
     let dead = free_port();
     for (address, reason) in [
         (format!("address: \"127.0.0.1:{dead}\""), "failed to send to http://127.0.0.1"),
-        (format!("address: \"127.0.0.1:{}\"", refuses.port()), "answered with status code[400] body[no]"),
+        (format!("address: \"127.0.0.1:{}\"", refuses.port()), "responded with status code[400] body[no]"),
         (
             format!("address: \"127.0.0.1:{}\", protocol: grpc", unavailable.port()),
             "answered with InvalidArgument",

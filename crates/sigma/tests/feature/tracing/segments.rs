@@ -130,7 +130,7 @@ routes:
         b64("upstream service")
     );
     assert_eq!(seen(&answer, "sw8"), expected);
-    // The next gateway on the way goes on with it.
+    // The next gateway on the way continues with it.
     ask(&gateway, "/cart", &format!("sw8: {expected}\r\n"));
     comes(&gateway, || listed(&got, "/v3/segments").len() == 2);
     let next = &listed(&got, "/v3/segments")[1];

@@ -46,7 +46,7 @@ enum PushProtocol {
     Grpc(Callee),
 }
 
-/// Requests a last push, and is notified when it is over.
+/// Requests a last push, and is notified when it has ended.
 type LastOne = oneshot::Sender<()>;
 
 /// Begins to push, once for the process, if a collector is configured.
@@ -56,7 +56,7 @@ pub(super) fn begin(node: &Arc<Node>, registry: &Arc<Registry>) {
         // A mistake in monitoring must not stop the traffic.
         match Push::new(settings, node, registry) {
             Ok(push) => push.begin(settings),
-            Err(reason) => tracing::error!("plugin_attr.prometheus.otlp: nothing is pushed: {reason}"),
+            Err(reason) => tracing::error!("plugin_attr.prometheus.otlp: cannot push metrics: {reason}"),
         }
         Begun
     });
@@ -91,7 +91,7 @@ impl Push {
         node.at_end(async move {
             let (done, is_done) = oneshot::channel();
             if ask.send(done).is_ok() && tokio::time::timeout(limit, is_done).await.is_err() {
-                tracing::error!("prometheus: the last push of metrics took too long and was given up");
+                tracing::error!("prometheus: the last push of metrics timed out");
             }
         });
     }
@@ -143,7 +143,7 @@ impl Push {
                 (reading, request)
             });
             let request;
-            (reading, request) = read.await.map_err(|error| format!("the page cannot be made: {error}"))?;
+            (reading, request) = read.await.map_err(|error| format!("cannot create the page: {error}"))?;
             let Some(request) = request else { return Ok(()) };
             self.send(request).await?;
         }
@@ -173,7 +173,7 @@ impl Push {
         match answer.partial_success.filter(|partial| partial.rejected_data_points > 0) {
             Some(partial) => {
                 let (refused, reason) = (partial.rejected_data_points, partial.error_message.escape_debug());
-                Err(format!("{place} has refused {refused} data points: {reason}"))
+                Err(format!("{place} refused {refused} data points: {reason}"))
             }
             None => Ok(()),
         }

@@ -70,18 +70,18 @@ impl PushSettings {
     pub(super) fn way(&self) -> Result<PushProtocol, String> {
         let url = Url::parse(&self.endpoint).map_err(|error| format!("endpoint: {error}"))?;
         if !url.username().is_empty() || url.password().is_some() {
-            return Err("endpoint: a user in it is not sent; set `headers`".to_owned());
+            return Err("endpoint: a user in the URL is not sent; set `headers`".to_owned());
         }
         let headers = post::fields("headers", self.headers.as_ref())?;
         if is_exposed(url.as_str()) {
-            tracing::warn!("prometheus: metrics are sent to {url} in the clear");
+            tracing::warn!("prometheus: metrics are sent to {url} in cleartext");
         }
         let timeout = seconds(self.timeout);
         match self.protocol {
             Protocol::Http => Ok(PushProtocol::Http(Collector::new(headers, timeout), asked_at(url))),
             Protocol::Grpc => Callee::new(&url, headers, timeout)
                 .map(PushProtocol::Grpc)
-                .ok_or_else(|| "endpoint: it has a path, which gRPC has no use for; remove it".to_owned()),
+                .ok_or_else(|| "endpoint: gRPC uses no path; remove it".to_owned()),
         }
     }
 }
@@ -116,7 +116,7 @@ mod tests {
         check("http://127.0.0.1:4318", Ok("http://127.0.0.1:4318/v1/metrics"));
         check("https://otel.test/", Ok("https://otel.test/v1/metrics"));
         check("https://otel.test/api/otlp", Ok("https://otel.test/api/otlp"));
-        check("http://user:pass@otel.test", Err("a user in it is not sent"));
+        check("http://user:pass@otel.test", Err("a user in the URL is not sent"));
         check("http://:1", Err("endpoint: "));
         let check =
             |endpoint: &str, expected| of(json!({ "endpoint": endpoint, "protocol": "grpc" }), expected);

@@ -173,7 +173,7 @@ async fn viewers_see_no_secrets() {
         json!("sesame")
     );
     // Values that a viewer has read are refused: their secrets would be publicly known.
-    let masked = "the value contains ***, the mask of a secret: a key of role viewer reads no secrets, read it with another one";
+    let masked = "the value contains ***, the mask of a secret: keys with the role viewer get masked secrets, so read the value with a key of the role admin";
     let shown = api.call(&format!("GET /configs X-API-KEY:{VIEWER}"), "").await.text;
     api.refused("PUT /configs X-Digest:a", &shown, 400, masked).await;
     let jack = r#"{"username":"jack","plugins":{"key-auth":{"key":"***"}}}"#;

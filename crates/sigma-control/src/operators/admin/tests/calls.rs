@@ -1,5 +1,5 @@
-//! Unusual calls: the first inputs of the fuzz target `admin_call`, with random changes. Each is answered,
-//! and nothing is stored that the check refuses.
+//! Unusual calls: the first inputs of the fuzz target `admin_call`, with random changes. Each gets a response, and
+//! nothing is stored that the check refuses.
 
 use std::path::Path;
 

@@ -57,7 +57,8 @@ async fn stream_routes_have_upstreams_for_sessions() {
     let api = Api::new();
     let of = |scheme: &str| json!({"nodes": {"127.0.0.1:1": 1}, "scheme": scheme}).to_string();
     for scheme in ["kafka", "fcgi"] {
-        let message = format!("upstream [1] speaks {scheme}: stream routes speak tcp, tls and udp to nodes");
+        let message =
+            format!("upstream [1] speaks {scheme}: stream routes support the schemes tcp, tls and udp");
         api.done("PUT /upstreams/1", &of(scheme)).await;
         api.refused("PUT /stream_routes/1", r#"{"upstream_id":"1"}"#, 400, &message).await;
         api.done("PUT /upstreams/1", &of("tcp")).await;
@@ -87,7 +88,7 @@ async fn definitions_are_described() {
     api.refused("PUT /protos/1/openapi", &put(definition), 404, "not found").await;
     let wrong = "the annotation of p.S.A: `v1` does not begin with `/`";
     api.done("PUT /protos/1", &put(&definition.replace("/v1/{a}", "v1"))).await;
-    let message = format!("no document can be made of proto [1]: {wrong}");
+    let message = format!("cannot convert proto [1] to an OpenAPI document: {wrong}");
     api.refused("GET /protos/1/openapi", "", 400, &message).await;
 }
 
@@ -230,13 +231,14 @@ async fn members_of_upstreams_have_nodes() {
     api.done("PUT /upstreams/m", &members("1")).await;
     let missing = "failed to fetch upstream info by upstream id [9], response code: 404";
     api.refused("PUT /upstreams/n", &members("9"), 400, missing).await;
-    let nested = "upstream [m] is made of members itself: name the members of that one";
+    let nested = "upstream [m] has members itself: list the members of that upstream instead";
     api.refused("PUT /upstreams/n", &members("m"), 400, nested).await;
     let own = "an upstream cannot be a member of itself";
     api.refused("PUT /upstreams/m", &members("m"), 400, own).await;
     // One that is a member cannot get any.
     api.done("PUT /upstreams/2", r#"{"nodes":{}}"#).await;
-    let message = "upstream [1] is a member of [upstreams/m] and can have no members itself: name them there";
+    let message =
+        "upstream [1] is a member of [upstreams/m], so it cannot have members: list them there instead";
     api.refused("PUT /upstreams/1", &members("2"), 400, message).await;
     api.refused(
         "PUT /upstreams/2",

@@ -15,8 +15,8 @@ fn certificate() -> (String, String) {
     (made.cert.pem(), made.signing_key.serialize_pem())
 }
 
-/// Of every collection: path and id, a body, a part of it, and the answers to POST, PATCH of the
-/// whole and PATCH of a part.
+/// Of every collection: path and id, a body, a part of it, and the responses to POST, PATCH of the whole and PATCH of
+/// a part.
 #[tokio::test]
 async fn every_collection_has_its_verbs() {
     let api = Api::new();

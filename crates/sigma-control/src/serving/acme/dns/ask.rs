@@ -1,4 +1,4 @@
-//! One question to a name server: over UDP, and over TCP where no answer comes or it does not fit.
+//! One question to a name server: over UDP, and over TCP where no response comes or it does not fit.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use hickory_proto::rr::{Name, RecordType};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 
-/// How long an answer is waited for, in each way and at each try.
+/// How long a response is waited for, in each way and at each try.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How often a question is sent over UDP.
@@ -17,10 +17,10 @@ const TRIES: usize = 2;
 /// The bytes of a message before its questions (RFC 1035 §4.1.1).
 const HEADER: usize = 12;
 
-/// The largest answer over UDP; a server sends more than 512 bytes only to who asks for them.
+/// The largest response over UDP; a server sends more than 512 bytes only to who requests them.
 const DATAGRAM_MAX: usize = 4_096;
 
-/// Asks for the records of a name. An empty result is an answer.
+/// Requests the records of a name. An empty result is a response.
 pub(super) async fn ask(
     server: SocketAddr,
     name: &Name,
@@ -30,19 +30,20 @@ pub(super) async fn ask(
     let mut question = Message::query();
     question.metadata.recursion_desired = is_recursive;
     question.add_query(Query::query(name.clone(), kind));
-    let sent = question.to_vec().map_err(|error| format!("no question can be made for {name}: {error}"))?;
+    let sent = question.to_vec().map_err(|error| format!("cannot make a DNS query for {name}: {error}"))?;
     let answer = exchange(server, &sent).await?;
-    let answer = Message::from_vec(&answer).map_err(|error| format!("{server} answers nonsense: {error}"))?;
+    let answer =
+        Message::from_vec(&answer).map_err(|error| format!("{server} sent a malformed response: {error}"))?;
     if answer.queries != question.queries {
-        return Err(format!("{server} answers another question"));
+        return Err(format!("{server} responded to another query"));
     }
     match answer.metadata.response_code {
         ResponseCode::NoError | ResponseCode::NXDomain => Ok(answer),
-        other => Err(format!("{server} answers {other} when asked for {kind} of {name}")),
+        other => Err(format!("{server} responded {other} to the query for {kind} of {name}")),
     }
 }
 
-/// Sends a message; returns the answer to it.
+/// Sends a message; returns the response to it.
 pub(super) async fn exchange(server: SocketAddr, message: &[u8]) -> Result<Vec<u8>, String> {
     for _ in 0..TRIES {
         match tokio::time::timeout(PATIENCE, over_udp(server, message)).await {
@@ -53,8 +54,8 @@ pub(super) async fn exchange(server: SocketAddr, message: &[u8]) -> Result<Vec<u
         }
     }
     match tokio::time::timeout(PATIENCE, over_tcp(server, message)).await {
-        Ok(answer) => answer.map_err(|error| format!("the name server {server} cannot be asked: {error}")),
-        Err(_) => Err(format!("the name server {server} does not answer")),
+        Ok(answer) => answer.map_err(|error| format!("cannot query the name server {server}: {error}")),
+        Err(_) => Err(format!("the name server {server} does not respond")),
     }
 }
 
@@ -85,16 +86,16 @@ async fn over_tcp(server: SocketAddr, message: &[u8]) -> std::io::Result<Vec<u8>
     stream.read_exact(&mut answer).await?;
     match is_answer(&answer, message) {
         true => Ok(answer),
-        false => Err(std::io::Error::other("it answers something else")),
+        false => Err(std::io::Error::other("the response is for another query")),
     }
 }
 
-/// Whether a message is the answer to another one, by its number.
+/// Whether a message is the response to another one, by its number.
 fn is_answer(answer: &[u8], question: &[u8]) -> bool {
     answer.len() >= HEADER && answer.get(..2) == question.get(..2) && answer[2] & 0x80 != 0
 }
 
-/// Whether there is more of an answer.
+/// Whether there is more of a response.
 fn is_truncated(answer: &[u8]) -> bool {
     answer.get(2).is_some_and(|flags| flags & 0x02 != 0)
 }

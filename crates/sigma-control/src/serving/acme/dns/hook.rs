@@ -35,7 +35,7 @@ impl Hook {
         Hook { command: settings.command.clone(), patience, running: Arc::default() }
     }
 
-    /// Runs it to its end, even if the caller has left.
+    /// Runs it to its end, even if the caller has ended.
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if it cannot be started, fails, or takes too long.
@@ -58,7 +58,7 @@ impl Hook {
             drop(alone);
             ended
         });
-        let ended = run.await.unwrap_or_else(|_| Err("it cannot be waited for".to_owned()));
+        let ended = run.await.unwrap_or_else(|_| Err("cannot wait for it".to_owned()));
         ended.map_err(|reason| format!("`acme.dns.hook`: {program}: {reason}"))
     }
 }
@@ -98,7 +98,7 @@ fn wait(mut child: Child, patience: Duration) -> Result<ExitStatus, String> {
             Ok(false) => {
                 end_group();
                 let _ = child.wait();
-                return Err(format!("it took longer than {} s; see `timeout_s`", patience.as_secs()));
+                return Err(format!("it took longer than {} s (`timeout_s`)", patience.as_secs()));
             }
             _ => {
                 end_group();

@@ -15,14 +15,14 @@ const PORT: u16 = 53;
 /// The most aliases that are followed; more are a circle.
 const ALIASES_MAX: usize = 8;
 
-/// The most name servers of a zone that are asked.
+/// The most name servers of a zone that are queried.
 const SERVERS_MAX: usize = 16;
 
 /// Pauses between two looks: the first, and the longest.
 const PAUSE: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// Who is asked.
+/// Who is queried.
 pub(super) struct RecordLookup {
     /// The servers for all queries, if the settings name any.
     named: Vec<SocketAddr>,
@@ -41,7 +41,7 @@ impl RecordLookup {
             resolvers => resolvers.to_vec(),
         };
         if named.is_empty() && resolvers.is_empty() {
-            return Err("the system asks no name servers: write some as `acme.dns.servers`".to_owned());
+            return Err("the system has no name servers: set `acme.dns.servers`".to_owned());
         }
         Ok(RecordLookup { named, resolvers, port: PORT })
     }
@@ -55,7 +55,7 @@ impl RecordLookup {
     /// Where the record of a name belongs: where its aliases lead.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if no server answers, or the aliases lead in a circle.
+    /// Returns an error, which is a sentence, if no server responds, or the aliases lead in a circle.
     pub(super) async fn follow(&self, mut name: Name) -> Result<Name, String> {
         for _ in 0..=ALIASES_MAX {
             match alias(&self.resolve(&name, RecordType::CNAME).await?, &name) {
@@ -63,15 +63,15 @@ impl RecordLookup {
                 None => return Ok(name),
             }
         }
-        Err(format!("the aliases of a record lead on and on, {name} among them"))
+        Err(format!("the CNAME chain is too long at {name}"))
     }
 
-    /// Waits until all who are asked for it have a record.
+    /// Waits until all who are requested it have a record.
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if they do not have it in time.
     pub(super) async fn wait(&self, name: &Name, value: &str, patience: Duration) -> Result<(), String> {
-        let mut reason = "nobody has answered".to_owned();
+        let mut reason = "no name server responded".to_owned();
         let looking = async {
             let mut pause = PAUSE;
             loop {
@@ -86,18 +86,18 @@ impl RecordLookup {
         let in_time = tokio::time::timeout(patience, looking).await;
         in_time.map_err(|_| {
             let patience = patience.as_secs();
-            format!("the record {name} is not seen within {patience} s: {reason}; see `acme.dns`")
+            format!("the record {name} is not visible after {patience} s: {reason}; check `acme.dns`")
         })
     }
 
-    /// Looks once: every server that answers has the record, and at least one answers.
+    /// Looks once: every server that answers has the record, and at least one responds.
     async fn look(&self, name: &Name, value: &str) -> Result<(), String> {
         let found = if self.named.is_empty() { self.servers_of(name).await? } else { self.named.clone() };
-        let (mut has_seen, mut silent) = (false, "no name server of its zone is known".to_owned());
+        let (mut has_seen, mut silent) = (false, "its zone has no known name server".to_owned());
         for server in found {
             match ask(server, name, RecordType::TXT, !self.named.is_empty()).await {
                 Ok(answer) if has_text(&answer, value) => has_seen = true,
-                Ok(_) => return Err(format!("{server} does not have it")),
+                Ok(_) => return Err(format!("{server} does not return it")),
                 Err(reason) => silent = reason,
             }
         }
@@ -108,7 +108,8 @@ impl RecordLookup {
     /// a while that there was no record.
     async fn servers_of(&self, name: &Name) -> Result<Vec<SocketAddr>, String> {
         let answer = self.resolve(name, RecordType::SOA).await?;
-        let zone = zone_in(&answer, name).ok_or_else(|| format!("no server knows the zone of {name}"))?;
+        let zone =
+            zone_in(&answer, name).ok_or_else(|| format!("no name server knows the zone of {name}"))?;
         let answer = self.resolve(&zone, RecordType::NS).await?;
         let names = answer.answers.iter().filter_map(|record| match &record.data {
             RData::NS(server) => Some(server.0.clone()),
@@ -129,9 +130,9 @@ impl RecordLookup {
         Ok(found)
     }
 
-    /// Returns the answer of the first server that answers.
+    /// Returns the response of the first server that responds.
     async fn resolve(&self, name: &Name, kind: RecordType) -> Result<Message, String> {
-        let mut reason = "there is no name server to ask".to_owned();
+        let mut reason = "no name server is known".to_owned();
         let asked = if self.named.is_empty() { &self.resolvers } else { &self.named };
         for server in asked {
             match ask(*server, name, kind, true).await {
@@ -143,7 +144,7 @@ impl RecordLookup {
     }
 }
 
-/// Returns the zone of a name, by an answer to a query for its SOA: the name's own or an enclosing one.
+/// Returns the zone of a name, by a response to a query for its SOA: the name's own or an enclosing one.
 pub(super) fn zone_in(answer: &Message, name: &Name) -> Option<Name> {
     let mut all = answer.answers.iter().chain(&answer.authorities);
     let zone = all.find(|record| matches!(record.data, RData::SOA(_)) && record.name.zone_of(name))?;
@@ -158,7 +159,7 @@ fn alias(answer: &Message, name: &Name) -> Option<Name> {
     })
 }
 
-/// Whether an answer contains a text; a record may have it in pieces.
+/// Whether a response contains a text; a record may have it in pieces.
 fn has_text(answer: &Message, value: &str) -> bool {
     answer.answers.iter().any(|record| match &record.data {
         RData::TXT(text) => text.txt_data.concat() == value.as_bytes(),

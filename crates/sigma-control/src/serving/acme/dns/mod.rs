@@ -64,8 +64,8 @@ pub(super) struct Records {
 }
 
 impl Records {
-    /// None yet. `resolvers` tell the name servers of a zone, unless the settings name those that are asked;
-    /// without any, the system's do.
+    /// None yet. `resolvers` tell the name servers of a zone, unless the settings name those that are queried; without
+    /// any, the system's do.
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if there are no name servers.
@@ -74,7 +74,9 @@ impl Records {
             (Some(update), ..) => Means::Update(Updates::new(update)?),
             (None, Some(hook), _) => Means::Hook(Hook::new(hook)),
             (None, None, Some(provider)) => Means::Provider(provider),
-            (None, None, None) => return Err("`acme.dns` does not say how records are placed".to_owned()),
+            (None, None, None) => {
+                return Err("`acme.dns`: set `update` or `hook`, or the API of a provider".to_owned());
+            }
         };
         let named: Vec<SocketAddr> = settings.servers.iter().map(|server| server.0).collect();
         let patience = Duration::from_secs(settings.propagation_timeout_s.into());
@@ -95,10 +97,11 @@ impl Records {
         for (name, value) in proofs {
             let domain = name.strip_prefix("*.").unwrap_or(name);
             let place = Name::from_ascii(format!("_acme-challenge.{domain}."));
-            let place = place.map_err(|error| format!("`{domain}` has no place for a record: {error}"))?;
+            let place =
+                place.map_err(|error| format!("`{domain}` is not a valid name for a record: {error}"))?;
             let record = self.lookup.follow(place).await?;
             let proof = Proof { domain: domain.to_owned(), record, value: value.clone() };
-            // First: a record that was placed without an answer is to be removed as well.
+            // First: a record that was placed without a response is to be removed as well.
             self.placed.lock().await.push(proof.clone());
             self.means.act(Action::Present, &proof).await?;
         }
@@ -114,7 +117,7 @@ impl Records {
     pub(super) async fn remove(&self) {
         for proof in self.placed.lock().await.drain(..) {
             if let Err(reason) = self.means.act(Action::Cleanup, &proof).await {
-                tracing::warn!(record = %proof.record, reason, "a record that proved a name cannot be removed");
+                tracing::warn!(record = %proof.record, reason, "cannot remove a challenge record");
             }
         }
     }

@@ -63,7 +63,7 @@ impl Updates {
             None => self.zone_of(name).await?,
         };
         if !zone.zone_of(name) {
-            return Err(format!("{name} is not in the zone {zone}; see `acme.dns.update.zone`"));
+            return Err(format!("{name} is not in the zone {zone}; check `acme.dns.update.zone`"));
         }
         let record = Record::from_rdata(name.clone(), self.ttl, RData::TXT(TXT::new(vec![value.to_owned()])));
         let record = RecordSet::from(record);
@@ -76,26 +76,26 @@ impl Updates {
 
     async fn send(&self, update: &mut Message) -> Result<(), String> {
         let server = self.server;
-        let unmade = |error: hickory_proto::ProtoError| format!("no update can be made: {error}");
+        let unmade = |error: hickory_proto::ProtoError| format!("cannot make a DNS update: {error}");
         let mut verifier = update
             .finalize(&self.signer, unix_seconds().unsigned_abs())
             .map_err(unmade)?
-            .ok_or_else(|| "no update can be signed".to_owned())?;
+            .ok_or_else(|| "cannot sign a DNS update".to_owned())?;
         let answer = exchange(server, &update.to_vec().map_err(unmade)?).await?;
-        // A server that refuses a signature cannot sign its answer, so a refusal is accepted unsigned.
+        // A server that refuses a signature cannot sign its response, so a refusal is accepted unsigned.
         let code = Message::from_vec(&answer)
-            .map_err(|error| format!("{server} answers an update with nonsense: {error}"))?
+            .map_err(|error| format!("{server} sent a malformed response to an update: {error}"))?
             .metadata
             .response_code;
         if code != ResponseCode::NoError {
             return Err(format!(
-                "the name server {server} refuses the update: {code}; see `acme.dns.update`, and the server's log"
+                "the name server {server} refused the update: {code}; check `acme.dns.update` and the log of the name server"
             ));
         }
         match verifier.verify(&answer) {
             Ok(_) => Ok(()),
             Err(error) => {
-                Err(format!("the answer of {server} to an update is not signed as it is to be: {error}"))
+                Err(format!("the signature of {server}'s response to an update is invalid: {error}"))
             }
         }
     }
@@ -104,7 +104,7 @@ impl Updates {
     async fn zone_of(&self, name: &Name) -> Result<Name, String> {
         let answer = ask(self.server, name, RecordType::SOA, false).await?;
         zone_in(&answer, name).ok_or_else(|| {
-            format!("{} does not tell the zone of {name}; write it as `acme.dns.update.zone`", self.server)
+            format!("{} does not return the zone of {name}; set `acme.dns.update.zone`", self.server)
         })
     }
 }

@@ -39,7 +39,7 @@ impl Lead {
         Lead { store, key, holder, lease, held: Arc::default() }
     }
 
-    /// How long a holder may wait until it asks for more.
+    /// How long a holder may wait until it requests more.
     pub(super) fn period(&self) -> Duration {
         self.lease / RENEWALS
     }
@@ -60,11 +60,11 @@ impl Lead {
         let write = Write::Put { key: self.key.clone(), value: self.holder.clone(), ttl: Some(self.lease) };
         let transaction = Transaction { conditions: vec![condition], writes: vec![write] };
         let store = Arc::clone(&self.store);
-        // A task of its own: a caller may leave before the store responds, and the key would then have a
-        // revision that is not known here.
+        // Its own task: a caller may leave before the store responds, and the key would then have a revision that is
+        // not known here.
         let renewal = tokio::spawn(async move {
             match store.commit(transaction).await {
-                // The lease counts from before the store was asked.
+                // The lease counts from before the store was queried.
                 Ok(revision) => *held = Some(Held { revision, renewed: now }),
                 Err(StoreError::Conflict) => *held = None,
                 // The result of the write is unknown: the lead ends when its lease does.
@@ -104,7 +104,7 @@ impl Lead {
         let Some(held) = held.take() else { return };
         let condition = Condition::ModifiedAt { key: self.key.clone(), revision: held.revision };
         let writes = vec![Write::Delete { key: self.key.clone() }];
-        // Without an answer the lease ends it.
+        // Without a response the lease ends it.
         let _ = self.store.commit(Transaction { conditions: vec![condition], writes }).await;
     }
 

@@ -1,10 +1,9 @@
-//! Shared state of several gateways on one etcd: the account, certificates and attempts, and the answers to
-//! an authority that checks a proof. One of them orders (`lead`); all of them answer, and show the ordered
-//! certificates.
+//! Shared state of several gateways on one etcd: the account, certificates and attempts, and the responses to an
+//! authority that checks a proof. One of them orders (`lead`); all of them answer, and show the ordered certificates.
 //!
-//! It is in a folder next to the resources, and each gateway follows it (`seen`). Private keys are sealed by
-//! the keyring of `data_encryption`. A gateway records its active answers, so that the authority is called
-//! only when all of them have the answers.
+//! It is in a folder next to the resources, and each gateway follows it (`seen`). Private keys are sealed by the
+//! keyring of `data_encryption`. A gateway records its active responses, so that the authority is called only when all
+//! of them have the responses.
 
 mod lead;
 mod seen;
@@ -23,7 +22,7 @@ use sigma_config::crypt::Keyring;
 use tokio::sync::Notify;
 
 use self::lead::Lead;
-use self::seen::{CERTIFICATES, DEMANDS, FOLDER, PROOFS, Seen};
+use self::seen::{CERTIFICATES, DEMANDS, FOLDER, PROOFS, SharedCertificates};
 use super::kept::{Record, account_name};
 use super::proofs::Proof;
 use crate::store::{Event, Store, StoreError, Transaction, Write};
@@ -57,7 +56,7 @@ pub(super) struct Shared {
     own: String,
     lease: Duration,
     lead: Lead,
-    seen: Mutex<Seen>,
+    seen: Mutex<SharedCertificates>,
     /// Changes may have been missed.
     is_behind: AtomicBool,
     /// There is something to say of this gateway.
@@ -90,7 +89,7 @@ impl Shared {
         }
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, SharedCertificates> {
         // Each change of it is whole at once.
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -201,9 +200,8 @@ impl Shared {
         let Some(record) = self.store.get(&key).await.map_err(unreached)? else { return Ok(None) };
         let sealed: Value = serde_json::from_slice(&record.value).unwrap_or_default();
         let text = sealed["account"].as_str().and_then(|sealed| self.keyring.decrypt(sealed));
-        let text = text.ok_or("no key of `data_encryption.keyring` opens the account in the store")?;
-        serde_json::from_str(&text)
-            .map_err(|error| format!("the account in the store cannot be read: {error}"))
+        let text = text.ok_or("no key of `data_encryption.keyring` decrypts the account in the store")?;
+        serde_json::from_str(&text).map_err(|error| format!("cannot read the account in the store: {error}"))
     }
 
     /// Keeps the account at a directory, if this gateway orders.
@@ -239,7 +237,8 @@ impl Shared {
             }
         };
         let in_time = tokio::time::timeout(self.lease * LEASES, all_give).await;
-        in_time.map_err(|_| format!("a gateway on this store does not give the proofs: {missing}"))
+        in_time
+            .map_err(|_| format!("a gateway of this store does not publish challenge responses: {missing}"))
     }
 
     /// A gateway that does not give the proofs of this revision yet.
@@ -264,7 +263,7 @@ impl Shared {
         self.store.commit(Transaction { conditions: Vec::new(), writes: vec![write] }).await.map(drop)
     }
 
-    /// Has the proofs given no longer. Without an answer their time ends them.
+    /// Has the proofs given no longer. Without a response their time ends them.
     pub(super) async fn withdraw(&self) {
         let _ = self.lead.commit(vec![Write::Delete { key: PROOFS.to_owned() }]).await;
     }
@@ -278,14 +277,14 @@ impl Shared {
     pub(super) async fn leave(&self) {
         self.lead.resign().await;
         let writes = vec![Write::Delete { key: self.own.clone() }];
-        // Without an answer the lease ends it.
+        // Without a response the lease ends it.
         let _ = self.store.commit(Transaction { conditions: Vec::new(), writes }).await;
     }
 
     fn seal(&self, text: &str) -> Result<String, String> {
         self.keyring
             .encrypt(text)
-            .ok_or_else(|| "`data_encryption.keyring` has no key to seal with".to_owned())
+            .ok_or_else(|| "`data_encryption.keyring` has no key for encryption".to_owned())
     }
 
     async fn put(&self, key: String, value: Value, ttl: Option<Duration>) -> Result<u64, String> {
@@ -296,7 +295,9 @@ impl Shared {
                 Ok(revision) => return Ok(revision),
                 Err(StoreError::Unavailable(_)) => tokio::time::sleep(LOOK).await,
                 Err(StoreError::Conflict) => {
-                    return Err("`store`: another gateway orders, or etcd cannot be reached".to_owned());
+                    return Err(
+                        "another gateway orders certificates, or `store` (etcd) is unreachable".to_owned()
+                    );
                 }
                 Err(error) => return Err(unreached(error)),
             }

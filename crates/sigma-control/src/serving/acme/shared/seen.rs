@@ -9,7 +9,7 @@ use crate::store::{self, Change};
 /// Where all of it is, among what gateways report.
 pub(super) const FOLDER: &str = "data_plane/acme/";
 
-/// The records of ssls, and the answers to an authority.
+/// The records of ssls, and the responses to an authority.
 pub(super) const CERTIFICATES: &str = "data_plane/acme/certificates/";
 pub(super) const PROOFS: &str = "data_plane/acme/proofs";
 /// Ssls that an operator wants ordered now.
@@ -28,7 +28,7 @@ pub(in crate::serving::acme) enum Heard {
 
 /// What is known.
 #[derive(Default)]
-pub(super) struct Seen {
+pub(super) struct SharedCertificates {
     /// By ssl; None is what no key opens.
     records: BTreeMap<String, (u64, Option<Record>)>,
     /// The revision of the proofs that are given.
@@ -37,7 +37,7 @@ pub(super) struct Seen {
     changes: u64,
 }
 
-impl Seen {
+impl SharedCertificates {
     /// Takes in a change. `open` has the text that was sealed.
     pub(super) fn hear(&mut self, change: &Change, open: impl Fn(&str) -> Option<String>) -> Option<Heard> {
         match change {
@@ -76,7 +76,7 @@ impl Seen {
             tracing::error!(
                 ssl,
                 reason,
-                "this gateway cannot use what another one has ordered, and orders nothing"
+                "this gateway cannot use the certificates that another gateway ordered, and orders none"
             );
         }
         let opened = opened.ok();
@@ -136,12 +136,12 @@ fn opened(
 ) -> Result<Record, String> {
     let mut opened: Record = serde_json::from_slice(&record.value).map_err(|error| error.to_string())?;
     if opened.ssl != ssl || !opened.is_known() {
-        return Err("it has another layout; do all gateways have the same version?".to_owned());
+        return Err("its format is unknown; run the same version on all gateways".to_owned());
     }
     if !opened.key.reveal().is_empty() {
         let key = open(opened.key.reveal());
         let key = key
-            .ok_or("no key of `data_encryption.keyring` opens it: write the same keyring for all gateways")?;
+            .ok_or("no key of `data_encryption.keyring` decrypts it: set the same keyring on all gateways")?;
         opened.key = key.as_str().into();
     }
     Ok(opened)
@@ -169,13 +169,13 @@ mod tests {
         sealed.strip_prefix("sealed-").map(str::to_owned)
     }
 
-    fn keys(seen: &Seen) -> Option<Vec<(String, String)>> {
+    fn keys(seen: &SharedCertificates) -> Option<Vec<(String, String)>> {
         Some(seen.records()?.into_iter().map(|(ssl, record)| (ssl, record.key.reveal().to_owned())).collect())
     }
 
     #[test]
     fn newer_records_win_in_any_order() {
-        let mut seen = Seen::default();
+        let mut seen = SharedCertificates::default();
         let mut put = |record| seen.hear(&Change::Put(record), open).is_some();
         assert!(put(of_ssl("1", 5, "sealed-new")));
         assert!(!put(of_ssl("1", 4, "sealed-old")));
@@ -196,7 +196,7 @@ mod tests {
     /// A late event of the watch is older than this gateway's own writes.
     #[test]
     fn own_writes_count_at_once() {
-        let mut seen = Seen::default();
+        let mut seen = SharedCertificates::default();
         let own = Record { key: "own".into(), ..Record::new("1") };
         seen.keep(&own, 5);
         assert_eq!(seen.hear(&Change::Put(of_ssl("1", 4, "sealed-former")), open), None);
@@ -214,7 +214,7 @@ mod tests {
             record(&format!("{CERTIFICATES}1"), 2, &json!({ "version": 2, "ssl": "1" })),
             record(&format!("{CERTIFICATES}1"), 2, &json!({ "version": 1, "ssl": "2" })),
         ] {
-            let mut seen = Seen::default();
+            let mut seen = SharedCertificates::default();
             assert!(seen.hear(&Change::Put(of_ssl("2", 1, "sealed-a")), open).is_some());
             assert_eq!(seen.hear(&Change::Put(odd), open), None);
             assert_eq!(keys(&seen), None);
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn the_last_proofs_count() {
-        let mut seen = Seen::default();
+        let mut seen = SharedCertificates::default();
         let proof = Proof {
             name: "a.test".to_owned(),
             token: "t".to_owned(),

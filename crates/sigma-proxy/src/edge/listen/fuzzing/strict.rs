@@ -19,7 +19,7 @@ impl Request {
     }
 }
 
-/// A head, and how its connection goes on.
+/// A head, and how its connection continues.
 struct Head {
     request: Request,
     framing: Framing,

@@ -187,7 +187,7 @@ fn parse(text: &str) -> Result<Head, String> {
     let mut lines = text.split("\r\n");
     let start = lines.next().unwrap_or_default().to_owned();
     let field = |line: &str| {
-        let (name, value) = line.split_once(": ").ok_or_else(|| format!("{line:?} is no field"))?;
+        let (name, value) = line.split_once(": ").ok_or_else(|| format!("{line:?} is not a field"))?;
         Ok((name.to_owned(), value.to_owned()))
     };
     let fields = lines.map(field).collect::<Result<_, String>>()?;

@@ -36,7 +36,7 @@ impl Ask {
         self.method != "POST"
     }
 
-    /// The body of this request (0) or of its answer (1), if it has this length.
+    /// The body of this request (0) or of its response (1), if it has this length.
     fn content(&self, side: usize, length: usize) -> &'static [u8] {
         let begin = (self.id * 2 + side) * 97;
         &NOISE[begin..begin + length]
@@ -312,7 +312,7 @@ pub(super) async fn node(play: Rc<Play>, mut end: PeerEnd) {
     }
 }
 
-/// Serves one request; returns true if the connection goes on.
+/// Serves one request; returns true if the connection continues.
 async fn serve(play: &Play, end: &mut PeerEnd, reader: &mut Reader) -> Result<bool, String> {
     let Some(head) = reader.head(end).await? else { return Ok(false) };
     let known = |id: usize| play.asks.borrow().get(id).map(|asked| asked.ask);

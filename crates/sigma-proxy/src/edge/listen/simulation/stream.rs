@@ -166,7 +166,7 @@ impl AsyncWrite for GatewayEnd {
         let most = self.piece().min(bytes.len());
         let mut link = self.link.lock().unwrap();
         if link.to_peer.deaf {
-            // As in a kernel: these bytes are accepted, and their receiver answers with a reset.
+            // As in a kernel: these bytes are accepted, and their receiver responds with a reset.
             link.break_off();
             return Poll::Ready(Ok(most));
         }

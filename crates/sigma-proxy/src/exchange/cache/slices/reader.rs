@@ -14,7 +14,7 @@ use sigma_http::range::ByteRange;
 use sigma_plugin::{BodySource, Context};
 use tokio::sync::oneshot;
 
-use super::super::present::{Wanted, hide, present_of};
+use super::super::present::{RequestedPart, hide, present_of};
 use super::super::{Look, wishes};
 use super::{LOOKED_AT, SliceRequest, TRIES};
 use crate::exchange::local_reply::LocalReply;
@@ -75,10 +75,10 @@ impl Assembly {
         let total = self.table.version.total;
         let all = ByteRange { start: 0, end: total.saturating_sub(1) };
         let ranges = match self.slice_request.wanted(&first.headers, total) {
-            Wanted::Whole => vec![all],
-            Wanted::Part(part) => vec![part],
-            Wanted::Parts(parts) => parts,
-            Wanted::Beyond | Wanted::Nothing => Vec::new(),
+            RequestedPart::Whole => vec![all],
+            RequestedPart::Part(part) => vec![part],
+            RequestedPart::Parts(parts) => parts,
+            RequestedPart::Beyond | RequestedPart::Nothing => Vec::new(),
         };
         let size = self.table.slice_bytes;
         ranges.iter().map(|range| (range.start / size, range.end / size)).collect()
@@ -210,11 +210,11 @@ impl SliceReader {
             return Poll::Pending;
         }
         let Ahead::There(Ok(stored)) = ahead else {
-            return Poll::Ready(Err(io::Error::other("a slice of the answer cannot be had")));
+            return Poll::Ready(Err(io::Error::other("cannot get a slice of the response")));
         };
         let table = &self.assembly.table;
         let Some((_, length)) = slice(self.next, table.slice_bytes, table.version.total) else {
-            return Poll::Ready(Err(io::Error::other("there is no such slice")));
+            return Poll::Ready(Err(io::Error::other("the response has no such slice")));
         };
         self.left_now = length.saturating_sub(self.skip).min(self.left);
         self.now = Some(stored.body.read(self.skip, self.left_now));

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use super::super::background::BackgroundExchange;
 use super::super::conditions::{ask_whether_good, ask_without_condition};
-use super::super::present::Wanted;
+use super::super::present::RequestedPart;
 use super::super::{FETCH_WAIT, Turn};
 use super::{OfSlice, slice_bytes};
 use crate::edge::connection::{ConnectionInfo, Origin};
@@ -121,7 +121,7 @@ impl SliceRequest {
         SliceTable::of(kept).filter(|table| table.slice_bytes == self.slice_bytes)
     }
 
-    /// Returns the number of the first wanted slice; None if there is no such slice. Without a table the last bytes
+    /// Returns the number of the first wanted slice; None if the response has no such slice. Without a table the last bytes
     /// are unknown: the first slice shows them.
     pub(super) fn first(&self, table: Option<&SliceTable>) -> Option<u64> {
         let range = self.asked().find(b"Range");
@@ -209,7 +209,7 @@ impl SliceRequest {
     }
 
     /// Returns the part that the request wants of this number of bytes with these fields.
-    pub(super) fn wanted(&self, headers: &Headers, total: u64) -> Wanted {
-        Wanted::of_whole((headers, total), self.asked(), Method::Get)
+    pub(super) fn wanted(&self, headers: &Headers, total: u64) -> RequestedPart {
+        RequestedPart::of_whole((headers, total), self.asked(), Method::Get)
     }
 }

@@ -66,7 +66,7 @@ fn records_go_when_an_order_fails() {
     let settings = update(&zone, b"another key");
     let gateway = Gateway::start(SIGMA, &config(&pebble, &origin, settings, json!({}), ssls)).unwrap();
     let order = await_state(&gateway, "1", "failed");
-    assert!(order["last_error"].as_str().unwrap().contains("refuses the update"), "{order}");
+    assert!(order["last_error"].as_str().unwrap().contains("refused the update"), "{order}");
 }
 
 /// The operator adds a record once. Its name and the account are in the error of the order before.
@@ -146,7 +146,7 @@ fn unprovable_names_are_refused() {
     };
     check(
         json!({ "type": "acme", "sni": "*.a.test" }),
-        "no certificate can be ordered for `*.a.test` by `http-01`",
+        "a certificate for `*.a.test` cannot be ordered with the challenge `http-01`",
     );
     let by_records = json!({ "type": "acme", "sni": "*.a.test", "acme": { "challenge": "dns-01" } });
     check(by_records.clone(), "`acme.dns` is not set");

@@ -97,7 +97,7 @@ fn one_orders_and_all_answer_and_show() {
     assert_eq!((issued(orders), issued(follows) + issued(&later)), (3, 0));
 }
 
-/// The one that orders is killed while it does; another one goes on, and there is one certificate in the end.
+/// The one that orders is killed while it does; another one continues, and there is one certificate in the end.
 #[test]
 fn another_takes_over_in_the_midst_of_an_order() {
     let ((etcd, origin), pebble) = (world(), Pebble::start(json!({})));
@@ -137,7 +137,7 @@ fn a_gateway_that_cannot_read_the_keys_orders_nothing() {
     let stranger = gateway(&pebble, &origin, &etcd, "of another group");
     one.stop().unwrap();
     // The certificate or the account, whichever it looks at first.
-    let refusal = "no key of `data_encryption.keyring` opens";
+    let refusal = "no key of `data_encryption.keyring` decrypts";
     assert!(until(PATIENCE, || stranger.stderr().contains(refusal)), "{}", stranger.stderr());
     assert!(ask_by(&stranger, &pebble, "a.test").is_err());
     // One that can read them goes on where the first has stopped.

@@ -64,7 +64,7 @@ impl Api {
 
     /// Makes a call and reads the response, whatever its status.
     pub(super) async fn call(&self, call: Call<'_>) -> Result<Response, String> {
-        let failed = |error: reqwest::Error| format!("the API cannot be reached: {error}");
+        let failed = |error: reqwest::Error| format!("cannot reach the API: {error}");
         let url = format!("{}{}", self.base, call.target);
         let mut request = self.client.request(call.method, url).body(call.body);
         for (name, value) in call.fields {
@@ -75,7 +75,7 @@ impl Api {
         let mut body = Vec::new();
         while let Some(part) = response.chunk().await.map_err(failed)? {
             if body.len() + part.len() > RESPONSE_BYTES {
-                return Err(format!("a response has more than {RESPONSE_BYTES} bytes"));
+                return Err(format!("a response exceeds {RESPONSE_BYTES} bytes"));
             }
             body.extend_from_slice(&part);
         }

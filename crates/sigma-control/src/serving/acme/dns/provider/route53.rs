@@ -157,7 +157,7 @@ impl Zones for Route53 {
     }
 }
 
-/// Finds elements by their local name: the service's namespace is not asked for.
+/// Finds elements by their local name: the service's namespace is not requested.
 trait Named {
     fn has_tag_name_any(&self, name: &str) -> bool;
 }

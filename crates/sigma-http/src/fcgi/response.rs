@@ -26,7 +26,7 @@ pub fn head_end(text: &[u8], from: usize) -> Option<usize> {
 ///
 /// The status comes from `Status`; without it, it is 302 with a `Location`, otherwise 200. A `Location` with only a
 /// path is forwarded too, and the gateway does not resolve it (RFC 3875 §6.2.2): the client comes back with it,
-/// through routes and rules. Connection fields are left out, as an application has no connection.
+/// through routes and rules. Connection fields are omitted, as an application has no connection.
 ///
 /// # Errors
 /// Returns an error if the head must not be forwarded or exceeds `limits`.
@@ -53,18 +53,18 @@ pub fn parse_head(
         let (name, value) = field(line)?;
         if name.eq_ignore_ascii_case(b"status") {
             if status.replace(status_code(value)?).is_some() {
-                return Err(Invalid("an application's answer has more than one Status"));
+                return Err(Invalid("the FastCGI response has more than one Status"));
             }
             continue;
         }
         let id = HeaderId::of(name);
         if id == HeaderId::ContentLength && length.replace(decimal(value)?).is_some() {
-            return Err(Invalid("an application's answer has more than one Content-Length"));
+            return Err(Invalid("the FastCGI response has more than one Content-Length"));
         }
         head.headers.append_known(id, name, value);
     }
     if count == 0 {
-        return Err(Invalid("an application's answer has no field"));
+        return Err(Invalid("the FastCGI response has no header field"));
     }
     head.headers.remove_hop_by_hop();
     let redirects = head.headers.has(HeaderId::Location);
@@ -78,13 +78,14 @@ pub fn body_length(declared: BodyLength, status: u16, method: Method) -> BodyLen
 }
 
 fn field(line: &[u8]) -> Result<(&[u8], &[u8]), ParseError> {
-    let colon = memchr::memchr(b':', line).ok_or(Invalid("a line of an application's answer is no field"))?;
+    let colon =
+        memchr::memchr(b':', line).ok_or(Invalid("a header line of the FastCGI response has no colon"))?;
     let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
     if !is_token(name) {
-        return Err(Invalid("a field of an application's answer has an invalid name"));
+        return Err(Invalid("a header field of the FastCGI response has an invalid name"));
     }
     if !is_value(value) {
-        return Err(Invalid("a field of an application's answer has an invalid value"));
+        return Err(Invalid("a header field of the FastCGI response has an invalid value"));
     }
     Ok((name, value))
 }
@@ -96,7 +97,7 @@ fn status_code(value: &[u8]) -> Result<u16, ParseError> {
     let code = decimal(digits).ok().filter(|code| (200..=999).contains(code));
     match code {
         Some(code) if reason.is_empty() || reason[0] == b' ' => Ok(code as u16),
-        _ => Err(Invalid("an application's answer has an invalid Status")),
+        _ => Err(Invalid("the FastCGI response has an invalid Status")),
     }
 }
 
@@ -144,24 +145,24 @@ mod tests {
             let found = parse_head(text.as_bytes(), &LIMITS, &mut ResponseHead::default());
             assert_eq!(found, Err(expected), "{text:?}");
         };
-        let status = Invalid("an application's answer has an invalid Status");
+        let status = Invalid("the FastCGI response has an invalid Status");
         for code in ["", "20", "2000", "100 Continue", "101", "2x0", "+20", "200x"] {
             check(&format!("Status: {code}\n\n"), status);
         }
-        check("Status: 200\nStatus: 200\n\n", Invalid("an application's answer has more than one Status"));
+        check("Status: 200\nStatus: 200\n\n", Invalid("the FastCGI response has more than one Status"));
         let twice = "Content-Length: 1\nContent-Length: 1\n\n";
-        check(twice, Invalid("an application's answer has more than one Content-Length"));
+        check(twice, Invalid("the FastCGI response has more than one Content-Length"));
         for length in ["", "-1", "1, 1", "99999999999999999999"] {
             let wrong = Invalid("Content-Length is not a plain decimal number");
             check(&format!("Content-Length: {length}\n\n"), wrong);
         }
-        check("HTTP/1.1 200 OK\n\n", Invalid("a line of an application's answer is no field"));
-        check("<html>\n\n", Invalid("a line of an application's answer is no field"));
-        check("A b: c\n\n", Invalid("a field of an application's answer has an invalid name"));
-        check(" A: c\n\n", Invalid("a field of an application's answer has an invalid name"));
-        check("A: b\rC: d\n\n", Invalid("a field of an application's answer has an invalid value"));
-        check("A: b\0\n\n", Invalid("a field of an application's answer has an invalid value"));
-        check("\n", Invalid("an application's answer has no field"));
+        check("HTTP/1.1 200 OK\n\n", Invalid("a header line of the FastCGI response has no colon"));
+        check("<html>\n\n", Invalid("a header line of the FastCGI response has no colon"));
+        check("A b: c\n\n", Invalid("a header field of the FastCGI response has an invalid name"));
+        check(" A: c\n\n", Invalid("a header field of the FastCGI response has an invalid name"));
+        check("A: b\rC: d\n\n", Invalid("a header field of the FastCGI response has an invalid value"));
+        check("A: b\0\n\n", Invalid("a header field of the FastCGI response has an invalid value"));
+        check("\n", Invalid("the FastCGI response has no header field"));
         check("A: 1\nB: 2\nC: 3\nD: 4\n\n", ParseError::HeadTooLarge);
         check(&format!("A: {}\n\n", "x".repeat(200)), ParseError::HeadTooLarge);
     }

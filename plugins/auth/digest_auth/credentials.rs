@@ -1,4 +1,4 @@
-//! A client's answer to a challenge, and the expected answer.
+//! A client's response to a challenge, and the expected answer.
 
 use aws_lc_rs::digest;
 use md5::{Digest as _, Md5};
@@ -93,9 +93,9 @@ impl Qop {
     }
 }
 
-/// A client's answer to a challenge.
+/// A client's response to a challenge.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Answer {
+pub(crate) struct DigestCredentials {
     pub(crate) username: Vec<u8>,
     pub(crate) realm: Vec<u8>,
     pub(crate) nonce: Vec<u8>,
@@ -114,9 +114,9 @@ pub(crate) struct Answer {
 /// Most bytes of a nonce that a client sends: ours are shorter.
 const NONCE_BYTES: usize = 128;
 
-impl Answer {
+impl DigestCredentials {
     /// Reads a value of `Authorization` (RFC 7616 §3.4).
-    pub(crate) fn parse(value: &[u8]) -> Result<Answer, &'static str> {
+    pub(crate) fn parse(value: &[u8]) -> Result<DigestCredentials, &'static str> {
         const SCHEME: &[u8] = b"Digest ";
         let rest =
             value.split_at_checked(SCHEME.len()).filter(|(scheme, _)| scheme.eq_ignore_ascii_case(SCHEME));
@@ -128,20 +128,20 @@ impl Answer {
         let qop = match find("qop").as_deref() {
             Some(b"auth") => Qop::Auth,
             Some(b"auth-int") => Qop::AuthInt,
-            _ => return Err("qop is neither auth nor auth-int"),
+            _ => return Err("qop is not auth or auth-int"),
         };
         let is_hashed = match find("userhash") {
             Some(flag) if flag.eq_ignore_ascii_case(b"true") => true,
             Some(flag) if !flag.eq_ignore_ascii_case(b"false") => {
-                return Err("userhash is neither true nor false");
+                return Err("userhash is not true or false");
             }
             _ => false,
         };
         let username = match (find("username"), find("username*")) {
             (Some(name), None) => name,
-            (None, Some(_)) if is_hashed => return Err("username* is no digest"),
+            (None, Some(_)) if is_hashed => return Err("username* is not a digest"),
             (None, Some(name)) => extended(&name).ok_or("username* is not in UTF-8")?,
-            _ => return Err("there is not one username"),
+            _ => return Err("username must occur once"),
         };
         let nc = need("nc")?;
         let is_count = nc.len() == 8 && nc.iter().all(u8::is_ascii_hexdigit);
@@ -151,7 +151,7 @@ impl Answer {
         if nonce.len() > NONCE_BYTES {
             return Err("the nonce is too long");
         }
-        Ok(Answer {
+        Ok(DigestCredentials {
             username,
             realm: need("realm")?,
             nonce,
@@ -160,7 +160,7 @@ impl Answer {
             // RFC 7616 §3.3: it is MD5 unless it is said.
             algorithm: find("algorithm").unwrap_or_else(|| b"MD5".to_vec()),
             cnonce: need("cnonce")?,
-            count: count.ok_or("nc is no number of eight digits")?,
+            count: count.ok_or("nc is not a number of eight digits")?,
             nc,
             qop,
             is_hashed,

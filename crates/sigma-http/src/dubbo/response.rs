@@ -55,7 +55,7 @@ fn read_lines(answered: u8, values: &[u8], head: &mut ResponseHead) -> Result<Du
     match first.first() {
         Some(b'2' | b'5') => Ok(DubboResponse::default()),
         Some(b'1' | b'4') => {
-            let value = second.filter(|line| !line.is_empty()).ok_or("an answer without its value")?;
+            let value = second.filter(|line| !line.is_empty()).ok_or("a Dubbo response without a value")?;
             Ok(DubboResponse { body: value.to_vec(), complaint: None })
         }
         _ => {
@@ -84,31 +84,31 @@ fn read_map(
         };
         return Ok(DubboResponse { body: Vec::new(), complaint: Some(complaint.into_bytes()) });
     }
-    let Value::Whole(ended) = values.value()? else { return Err("an answer that does not say how it ended") };
+    let Value::Whole(ended) = values.value()? else { return Err("a Dubbo response without a result type") };
     if ended::THREW.contains(&ended) {
         head.status = 500;
         let complaint = values.value().map_or_else(str::to_owned, |thrown| complaint(&thrown));
         return Ok(DubboResponse { body: Vec::new(), complaint: Some(complaint.into_bytes()) });
     }
     if ended::GAVE_NOTHING.contains(&ended) {
-        return Err("the method answered null, and no map");
+        return Err("the Dubbo method returned null instead of a map");
     }
     if !ended::GAVE.contains(&ended) {
-        return Err("an answer that does not say how it ended");
+        return Err("a Dubbo response without a result type");
     }
-    let Value::Map(pairs) = values.value()? else { return Err("the method answered no map") };
+    let Value::Map(pairs) = values.value()? else { return Err("the Dubbo method did not return a map") };
     head.status = 200;
     let mut body = Vec::new();
     let mut bytes = 0;
     for (key, value) in pairs {
-        let Value::Text(key) = key else { return Err("a key of the answer is no text") };
+        let Value::Text(key) = key else { return Err("a key of the Dubbo response is not a string") };
         match &*key {
             "status" => head.status = status_code(&value)?,
             "body" => body = body_of(value)?,
             name => add_field(name, value, &mut bytes, head)?,
         }
         if bytes > limits.head_bytes || head.headers.len() > limits.fields {
-            return Err("the head of the answer is over its limit");
+            return Err("the fields of the Dubbo response exceed their limit");
         }
     }
     head.headers.remove(HeaderId::ContentLength);
@@ -123,7 +123,7 @@ fn status_code(value: &Value) -> Result<u16, &'static str> {
         Value::Text(text) if text.len() == 3 => text.parse().ok(),
         _ => None,
     };
-    code.filter(|code| (200..=999).contains(code)).ok_or("an answer with an invalid status")
+    code.filter(|code| (200..=999).contains(code)).ok_or("a Dubbo response with an invalid status")
 }
 
 fn body_of(value: Value) -> Result<Vec<u8>, &'static str> {
@@ -131,7 +131,7 @@ fn body_of(value: Value) -> Result<Vec<u8>, &'static str> {
         Value::Null => Ok(Vec::new()),
         Value::Text(text) => Ok(text.into_bytes()),
         Value::Bytes(bytes) => Ok(bytes),
-        _ => Err("the body of the answer is neither text nor bytes"),
+        _ => Err("the body of the Dubbo response is not a string or bytes"),
     }
 }
 
@@ -143,7 +143,7 @@ fn add_field(
     head: &mut ResponseHead,
 ) -> Result<(), &'static str> {
     if !is_token(name.as_bytes()) {
-        return Err("a field of the answer has an invalid name");
+        return Err("a field of the Dubbo response has an invalid name");
     }
     let values = match value {
         Value::List(values) => values,
@@ -156,11 +156,11 @@ fn add_field(
             Value::Whole(number) => number.to_string(),
             Value::Double(number) => number.to_string(),
             Value::Bool(yes) => yes.to_string(),
-            _ => return Err("a field of the answer is no text"),
+            _ => return Err("a field of the Dubbo response is not a string"),
         };
         let text = text.trim_matches([' ', '\t']);
         if !is_value(text.as_bytes()) {
-            return Err("a field of the answer has an invalid value");
+            return Err("a field of the Dubbo response has an invalid value");
         }
         *bytes += name.len() + text.len();
         head.headers.append(name, text.as_bytes());
@@ -217,7 +217,7 @@ mod tests {
         check(20, "9", 500, "", Some("9"));
         check(20, "", 500, "", Some(""));
         check(70, "\"oh\"\n", 500, "", Some("\"oh\""));
-        assert_eq!(read(&form, 20, b"1\n"), Err("an answer without its value"));
+        assert_eq!(read(&form, 20, b"1\n"), Err("a Dubbo response without a value"));
     }
 
     fn answer(ended: i64, value: &Value) -> Vec<u8> {
@@ -278,34 +278,43 @@ mod tests {
         let check = |value: &Value, expected: &'static str| {
             assert_eq!(read(&Form::Map, 20, &answer(1, value)), Err(expected), "{value:?}");
         };
-        check(&text("hello"), "the method answered no map");
-        check(&Value::Null, "the method answered no map");
-        check(&Value::Map(vec![(Value::Whole(1), Value::Null)]), "a key of the answer is no text");
+        check(&text("hello"), "the Dubbo method did not return a map");
+        check(&Value::Null, "the Dubbo method did not return a map");
+        check(
+            &Value::Map(vec![(Value::Whole(1), Value::Null)]),
+            "a key of the Dubbo response is not a string",
+        );
         for code in ["", "20", "101", "2x0", "+20", "99", "1000"] {
-            check(&map(&[("status", text(code))]), "an answer with an invalid status");
+            check(&map(&[("status", text(code))]), "a Dubbo response with an invalid status");
         }
         for code in [0, 101, 1000, -1, 65_736] {
-            check(&map(&[("status", Value::Whole(code))]), "an answer with an invalid status");
+            check(&map(&[("status", Value::Whole(code))]), "a Dubbo response with an invalid status");
         }
-        check(&map(&[("a b", text("c"))]), "a field of the answer has an invalid name");
-        check(&map(&[("", text("c"))]), "a field of the answer has an invalid name");
-        check(&map(&[("a", text("b\r\nc: d"))]), "a field of the answer has an invalid value");
-        check(&map(&[("a", map(&[]))]), "a field of the answer is no text");
-        check(&map(&[("a", Value::List(vec![Value::Reference(0)]))]), "a field of the answer is no text");
-        check(&map(&[("body", map(&[]))]), "the body of the answer is neither text nor bytes");
-        check(&map(&[("body", Value::Reference(0))]), "the body of the answer is neither text nor bytes");
-        check(&map(&[("a", text(&"x".repeat(200)))]), "the head of the answer is over its limit");
+        check(&map(&[("a b", text("c"))]), "a field of the Dubbo response has an invalid name");
+        check(&map(&[("", text("c"))]), "a field of the Dubbo response has an invalid name");
+        check(&map(&[("a", text("b\r\nc: d"))]), "a field of the Dubbo response has an invalid value");
+        check(&map(&[("a", map(&[]))]), "a field of the Dubbo response is not a string");
+        check(
+            &map(&[("a", Value::List(vec![Value::Reference(0)]))]),
+            "a field of the Dubbo response is not a string",
+        );
+        check(&map(&[("body", map(&[]))]), "the body of the Dubbo response is not a string or bytes");
+        check(
+            &map(&[("body", Value::Reference(0))]),
+            "the body of the Dubbo response is not a string or bytes",
+        );
+        check(&map(&[("a", text(&"x".repeat(200)))]), "the fields of the Dubbo response exceed their limit");
         let many = Value::List(vec![text("x"); 5]);
-        check(&map(&[("a", many)]), "the head of the answer is over its limit");
+        check(&map(&[("a", many)]), "the fields of the Dubbo response exceed their limit");
         let check = |values: &[u8], expected: &'static str| {
             assert_eq!(read(&Form::Map, 20, values), Err(expected), "{values:?}");
         };
-        check(b"", "a value is cut off");
-        check(b"N", "an answer that does not say how it ended");
-        check(b"\x96", "an answer that does not say how it ended");
-        check(b"\x92", "the method answered null, and no map");
-        check(b"\x95H\x00\x00Z", "the method answered null, and no map");
-        check(b"\x91H", "a value is cut off");
+        check(b"", "a Hessian value is incomplete");
+        check(b"N", "a Dubbo response without a result type");
+        check(b"\x96", "a Dubbo response without a result type");
+        check(b"\x92", "the Dubbo method returned null instead of a map");
+        check(b"\x95H\x00\x00Z", "the Dubbo method returned null instead of a map");
+        check(b"\x91H", "a Hessian value is incomplete");
     }
 
     #[test]
@@ -322,7 +331,7 @@ mod tests {
         let thrown = b"C\x03a.E\x92\x0ddetailMessage\x05cause\x60\x03badQ\x90";
         check(20, &[b"\x90", &thrown[..]].concat(), 500, "a.E: bad");
         check(20, &[b"\x93", &thrown[..], b"HZ"].concat(), 500, "a.E: bad");
-        check(20, b"\x90", 500, "a value is cut off");
+        check(20, b"\x90", 500, "a Hessian value is incomplete");
         check(20, b"\x90N", 500, "");
     }
 }

@@ -29,7 +29,7 @@ pub(super) fn prepare(head: &mut ResponseHead, snapshot: &Snapshot) {
 
 /// Adds the status of each node, if the last one failed or the settings always want it (APISIX). A node without a
 /// response counts with the status of the client's response, or 502.
-pub(super) fn tell_upstream_status(head: &mut ResponseHead, record: &Record, when: UpstreamStatusHeader) {
+pub(super) fn report_upstream_status(head: &mut ResponseHead, record: &Record, when: UpstreamStatusHeader) {
     let statuses = &record.upstream_statuses;
     let answered = |status: u16| match status {
         0 if head.status >= 500 => head.status,

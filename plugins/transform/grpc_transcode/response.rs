@@ -1,4 +1,4 @@
-//! The messages of an answer, which become JSON.
+//! The messages of a response, which become JSON.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ const UNDECODED: &str = "failed to decode response data by protobuf";
 const UNENCODED: &str = "failed to json_encode response body";
 
 const WORKER_FULL: Fault =
-    Fault::new(FaultKind::MemoryLimit, "the bodies that grpc-transcode holds are over their limit");
-const TOO_LONG: Fault = Fault::new(FaultKind::ResponseBodyTooLarge, "a message is over max_resp_body_size");
-const BROKEN: Fault = Fault::new(FaultKind::ResponseCoding, "a message could not be shown as JSON");
-const TORN: Fault = Fault::new(FaultKind::ResponseCoding, "the last message is not whole");
+    Fault::new(FaultKind::MemoryLimit, "the bodies that grpc-transcode buffers exceed their limit");
+const TOO_LONG: Fault = Fault::new(FaultKind::ResponseBodyTooLarge, "a message exceeds max_resp_body_size");
+const BROKEN: Fault = Fault::new(FaultKind::ResponseCoding, "cannot convert a message to JSON");
+const TORN: Fault = Fault::new(FaultKind::ResponseCoding, "the last message is incomplete");
 
 impl Transcoder {
     /// A message as JSON, which takes memory of `share`.
@@ -45,7 +45,7 @@ fn complain(reason: &'static str) {
     }
 }
 
-/// The one message of an answer, held back until it is whole.
+/// The one message of a response, held back until it is whole.
 pub(super) struct Whole {
     transcoder: Arc<Transcoder>,
     call: Call,
