@@ -133,6 +133,7 @@ fn attempt(tried: &Tried) -> Attempt {
         began: None,
         status: 0,
         reused: false,
+        version: None,
         linked_ms: None,
         carried: None,
         connect_ms: tried.connect_ms,
