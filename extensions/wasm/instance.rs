@@ -11,7 +11,7 @@ use sigma_plugin_kit::tallies::Tally;
 use tokio::sync::Notify;
 use wasmtime::Store;
 
-use crate::calling::{CallLog, Calling, Conversation, outbound_call, stream_call};
+use crate::calling::{CallLog, Calling, GrpcStream, outbound_call, stream_call};
 use crate::events::Event;
 use crate::state::{Arrived, CallAnswer, GrpcEnd, Outgoing, Pairs, Part, ROOT, State};
 use crate::vm::{Exports, Started, Vm, reason};
@@ -180,7 +180,7 @@ impl Instance {
         let (message, messages, call) = stream_call(call, limit);
         let stream = self.outbound.open_stream(call);
         match messages {
-            Some(messages) => Calling::Stream(Conversation::new(stream, messages), log),
+            Some(messages) => Calling::Stream(GrpcStream::new(stream, messages), log),
             None => Calling::Unary { stream, message, timeout, log },
         }
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{self, Poll};
 use std::time::Duration;
 
+use sigma_buffer::held::{self, Held};
 use sigma_plugin::context::Client;
 use sigma_plugin::flow::{Transport, Tried};
 use sigma_plugin::pace::Direction as Way;
@@ -133,6 +134,7 @@ fn attempt(tried: &Tried) -> Attempt {
         began: None,
         status: 0,
         reused: false,
+        version: None,
         linked_ms: None,
         carried: None,
         connect_ms: tried.connect_ms,
@@ -200,6 +202,10 @@ impl Opening {
 struct Side {
     /// Bytes that the module has not let continue.
     held: Vec<u8>,
+    /// Memory of `held`.
+    counted: Held,
+    /// The worker has no memory for its bytes.
+    is_refused: bool,
     /// No more bytes follow.
     is_end: bool,
     /// The module has not seen all of it.
@@ -208,6 +214,20 @@ struct Side {
     has_ended: bool,
     /// The longest pause, while there is one.
     pause: Option<Pin<Box<Sleep>>>,
+}
+
+impl Side {
+    /// Holds these bytes.
+    fn hold(&mut self, bytes: Vec<u8>) {
+        self.counted.set(bytes.capacity());
+        self.held = bytes;
+    }
+
+    /// Returns the held bytes.
+    fn release(&mut self) -> Vec<u8> {
+        self.counted.set(0);
+        std::mem::take(&mut self.held)
+    }
 }
 
 /// The bytes of a session on their way through the module.
@@ -243,7 +263,7 @@ impl Filter {
         let effect = stream.callback(hook, &mut self.ctx, &mut parts, |store, _| {
             callback.call(store, (stream.id(), size, is_end.into()))
         });
-        self.side(way).held = parts.body;
+        self.side(way).hold(parts.body);
         effect
     }
 
@@ -257,7 +277,7 @@ impl Filter {
         if stream.poll_event(direction, task).is_ready() {
             let mut parts = Parts { body: std::mem::take(&mut self.side(way).held), ..Parts::default() };
             let effect = stream.resume(hook, &mut self.ctx, &mut parts);
-            self.side(way).held = parts.body;
+            self.side(way).hold(parts.body);
             return Poll::Ready(effect);
         }
         let Some(pause) = &mut self.side(way).pause else { return Poll::Pending };
@@ -289,7 +309,14 @@ impl FlowFilter for Filter {
 
     fn push(&mut self, way: Way, data: &[u8], is_end: bool) {
         let side = self.side(way);
-        side.held.extend_from_slice(data);
+        if data.len() > held::body_room() {
+            held::refused();
+            side.is_refused = true;
+            return;
+        }
+        let mut bytes = std::mem::take(&mut side.held);
+        bytes.extend_from_slice(data);
+        side.hold(bytes);
         side.is_end |= is_end;
         side.is_new = true;
     }
@@ -302,6 +329,9 @@ impl FlowFilter for Filter {
         loop {
             let is_over = self.stream.is_over();
             let side = self.side(way);
+            if side.is_refused {
+                return Poll::Ready(Err(FlowEnd::Failed));
+            }
             let effect = match side.is_new {
                 _ if is_over => Ok(Effect::Continue),
                 true => self.run(way),
@@ -313,7 +343,7 @@ impl FlowFilter for Filter {
                 Ok(Effect::Continue) => {
                     let side = self.side(way);
                     (side.pause, side.is_new) = (None, false);
-                    let bytes = std::mem::take(&mut side.held);
+                    let bytes = side.release();
                     if !bytes.is_empty() {
                         return Poll::Ready(Ok(Some(bytes)));
                     }

@@ -573,6 +573,8 @@ impl Default for Settings {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU16;
+
     use super::*;
 
     #[test]

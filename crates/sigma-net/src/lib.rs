@@ -7,6 +7,7 @@ pub mod answers;
 pub mod datagram;
 pub mod deadline;
 pub mod descriptors;
+mod dial_pace;
 pub mod exec;
 pub mod latest;
 pub mod limits;

@@ -1,7 +1,7 @@
 //! Limits of the process.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use rustix::io::Errno;
@@ -13,7 +13,8 @@ pub struct Descriptors {
     /// The total: RLIMIT_NOFILE.
     pub limit: u64,
     /// Client connections get numbers below this. It is half of the share of traffic: each of them may need a
-    /// connection to a node.
+    /// connection to a node. One client of HTTP/2 may need many, so connections to nodes leave the upper half of these
+    /// numbers free: otherwise they would lock out all other clients.
     pub clients: u64,
     /// The limit of UDP session sockets, a quarter of the share of clients. They are counted, and may have any number
     /// that connections to nodes may have, so that a flood of one share leaves the other intact.
@@ -67,6 +68,29 @@ pub(crate) fn has_room_for_client(any: BorrowedFd<'_>) -> bool {
 pub fn descriptors_in_use(newest: BorrowedFd<'_>) -> u32 {
     let (number, end) = (i64::from(newest.as_raw_fd()), i64::from(NODES_END.load(Ordering::Relaxed)));
     u32::try_from(number * 100 / end.max(1)).unwrap_or(0)
+}
+
+/// Returns the descriptor of a connection to a node, with a number that is neither for clients alone nor in the reserve.
+///
+/// # Errors
+/// Returns an error for too many open files if there is no such number.
+pub(crate) fn of_node(connection: OwnedFd) -> io::Result<OwnedFd> {
+    let moved = match above_clients(connection.as_raw_fd(), CLIENTS_END.load(Ordering::Relaxed)) {
+        Some(from) => rustix::io::fcntl_dupfd_cloexec(&connection, from)?,
+        None => connection,
+    };
+    leave_reserve(&moved)?;
+    Ok(moved)
+}
+
+/// Returns true if the number of a connection is one that connections to nodes leave free.
+pub(crate) fn is_for_clients_alone(connection: &impl AsFd) -> bool {
+    above_clients(connection.as_fd().as_raw_fd(), CLIENTS_END.load(Ordering::Relaxed)).is_some()
+}
+
+/// Returns the first number for connections to nodes instead of `number`, if that is for clients alone.
+fn above_clients(number: RawFd, clients_end: RawFd) -> Option<RawFd> {
+    (clients_end / 2..clients_end).contains(&number).then_some(clients_end)
 }
 
 /// Rejects a connection to a node with a descriptor of the reserve.
@@ -143,6 +167,17 @@ mod tests {
         ] {
             assert_eq!(Descriptors::of(limit), Descriptors { limit, clients, datagrams, nodes });
         }
+    }
+
+    #[test]
+    fn connections_to_nodes_leave_numbers_to_clients() {
+        for (number, moved) in
+            [(0, None), (49, None), (50, Some(100)), (99, Some(100)), (100, None), (175, None)]
+        {
+            assert_eq!(above_clients(number, 100), moved, "{number}");
+        }
+        // Without a division, and with a very low limit.
+        assert_eq!((above_clients(50, RawFd::MAX), above_clients(50, 0)), (None, None));
     }
 
     #[test]

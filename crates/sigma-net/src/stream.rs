@@ -15,6 +15,7 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
+use crate::dial_pace;
 use crate::tls::{Facts, TlsStream};
 use crate::uring::{self, UringStream};
 
@@ -101,7 +102,11 @@ impl Stream {
     /// # Errors
     /// Returns the error of the operating system.
     pub async fn dial_unix(path: &Path) -> io::Result<Stream> {
-        let stream = UnixStream::connect(path).await?;
+        let mut stream = UnixStream::connect(path).await?;
+        if crate::limits::is_for_clients_alone(&stream) {
+            let moved = crate::limits::of_node(stream.into_std()?.into())?;
+            stream = UnixStream::from_std(moved.into())?;
+        }
         crate::limits::leave_reserve(&stream)?;
         if uring::is_active() {
             return Ok(Stream::Uring(UringStream::adopt(stream.into_std()?.into())?));
@@ -335,8 +340,11 @@ impl Stream {
 async fn connect(addr: SocketAddr) -> io::Result<TcpStream> {
     let kind = Type::STREAM.nonblocking().cloexec();
     let socket = Socket::new(Domain::for_address(addr), kind, Some(Protocol::TCP))?;
-    crate::limits::leave_reserve(&socket)?;
-    match socket.connect(&addr.into()) {
+    let socket = Socket::from(crate::limits::of_node(socket.into())?);
+    let turn = dial_pace::turn().await?;
+    let connected = socket.connect(&addr.into());
+    drop(turn);
+    match connected {
         Err(error) if error.raw_os_error() != Some(Errno::INPROGRESS.raw_os_error()) => return Err(error),
         _ => {}
     }

@@ -12,12 +12,14 @@ use sigma_schema::cidr::{Cidr, CidrSet};
 use tokio::sync::oneshot;
 
 /// Networks for special use (RFC 6890 and its registries): this machine, private and link-local networks, groups, and
-/// forms of IPv6 that lead to addresses of IPv4. A setting has to open them.
+/// forms of IPv6 that lead to addresses of IPv4. 168.63.129.16 is public, but the metadata service of each machine in
+/// Azure. A setting has to open them.
 const SPECIAL: &[&str] = &[
     "0.0.0.0/8",
     "10.0.0.0/8",
     "100.64.0.0/10",
     "127.0.0.0/8",
+    "168.63.129.16/32",
     "169.254.0.0/16",
     "172.16.0.0/12",
     "192.0.0.0/24",
@@ -131,6 +133,10 @@ mod tests {
             ("::ffff:127.0.0.1", false, true),
             ("10.1.2.3", false, false),
             ("169.254.169.254", false, false),
+            ("168.63.129.16", false, false),
+            ("168.63.129.17", true, true),
+            ("fd00:ec2::254", false, false),
+            ("100.100.100.200", false, false),
             ("192.168.0.1", false, false),
             ("100.64.0.1", false, false),
             ("0.0.0.0", false, false),

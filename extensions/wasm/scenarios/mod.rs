@@ -7,6 +7,7 @@ mod heads;
 mod hostile;
 mod loading;
 mod real;
+mod sessions;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

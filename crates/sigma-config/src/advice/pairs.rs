@@ -67,6 +67,16 @@ const GUARDS: &[Side] = &[
     Side::WithoutPurge,
 ];
 
+/// Keep strangers from the tunnels of a route.
+const PROXY_GUARDS: &[Side] = &[
+    Side::Persons,
+    Side::Consumers,
+    Side::Plugin(&["ip-restriction", "rbac", "wolf-rbac"]),
+    Side::Field(&["remote_addr"]),
+    Side::Field(&["remote_addrs"]),
+    Side::Field(&["vars"]),
+];
+
 /// The value of a part that is absent.
 static NOTHING: Value = Value::Null;
 
@@ -249,6 +259,15 @@ const PAIRS: &[Pair] = &[
         message: "every client can remove stored responses with the method PURGE",
         hint: "list `methods` without PURGE, or admit operators alone, for example with ip-restriction",
     },
+    Pair {
+        code: "open_proxy",
+        one: Side::Without(PROXY_GUARDS),
+        other: Side::Plugin(&["forward-proxy"]),
+        harms: |_, proxy, _| has_all_hosts(proxy.value),
+        field: "hosts",
+        message: "an open proxy: every client reaches any host in the name of this gateway",
+        hint: "add a login such as basic-auth, or ip-restriction, or list the hosts",
+    },
 ];
 
 /// Returns the warnings about pairs in a resource; `value` may also be the merged view of several resources. `are_told`
@@ -336,6 +355,11 @@ fn runs_before(one: &Part<'_>, other: &Part<'_>, plugins: &dyn PluginSchemas) ->
 /// Returns whether a request with one of these methods must not be executed twice.
 fn changes_something(methods: &Value) -> bool {
     methods.as_array().is_some_and(|list| list.iter().any(|method| method == "POST" || method == "PATCH"))
+}
+
+/// Returns whether a proxy opens tunnels to any host.
+fn has_all_hosts(proxy: &Value) -> bool {
+    proxy.get("hosts").and_then(Value::as_array).is_some_and(|hosts| hosts.iter().any(|host| host == "*"))
 }
 
 /// Returns whether methods are listed, and PURGE is not one of them.

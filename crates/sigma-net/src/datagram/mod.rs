@@ -66,8 +66,8 @@ impl DatagramSocket {
     pub fn connect(peer: SocketAddr) -> io::Result<DatagramSocket> {
         let family = if peer.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let socket = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
-        crate::limits::leave_reserve(&socket)?;
+        let socket =
+            crate::limits::of_node(rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?)?;
         match rustix::net::connect(&socket, &peer) {
             // All ports of this machine are in use: TCP has another error for that.
             Err(Errno::AGAIN) => Err(Errno::ADDRNOTAVAIL.into()),

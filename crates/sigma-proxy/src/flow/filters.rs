@@ -3,6 +3,7 @@
 use std::io;
 use std::task::{Context, Poll};
 
+use sigma_buffer::held::Held;
 use sigma_http::Chunk;
 use sigma_net::Stream;
 use sigma_plugin::pace::Direction;
@@ -23,6 +24,8 @@ struct Passage {
     /// Bytes after the last filter, and the length of the part already taken.
     out: Vec<u8>,
     taken: usize,
+    /// Memory of `out`.
+    held: Held,
     /// The side that the bytes come from sends no more.
     has_all: bool,
     /// Filters that have ended, from the side that the bytes come from.
@@ -93,6 +96,8 @@ impl Filters {
             if let Some(piece) = Chunk::next_of(&passage.out, &mut passage.taken) {
                 return Poll::Ready(Ok(Next::Piece(piece)));
             }
+            (passage.out, passage.taken) = (Vec::new(), 0);
+            passage.held.set(0);
             if self.is_closed || self.passage(direction).ended == self.all.len() {
                 return Poll::Ready(Ok(Next::End));
             }
@@ -133,6 +138,7 @@ impl Filters {
                 }
                 Some(bytes) => {
                     let passage = self.passage(direction);
+                    passage.held.set(bytes.capacity());
                     (passage.out, passage.taken) = (bytes, 0);
                 }
                 None => {}

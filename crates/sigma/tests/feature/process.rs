@@ -1,13 +1,18 @@
 //! The process among others: logs without readers, signals, descriptors, addresses that are taken.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
+use serde_json::json;
 use sigma_testkit::{Gateway, Origin, Peer, free_port, until};
 
+use crate::held_bytes::{GET, frame};
 use crate::{PATIENCE, SIGMA, catch_all, in_front_of, nodes};
 
 /// Nodes that refuse: at level debug, every request logs another attempt.
@@ -355,4 +360,51 @@ fn clients_leave_descriptors_to_nodes_and_operators() {
     drop(flood);
     let mut next = gateway.connect().unwrap().with_deadline(PATIENCE);
     assert_eq!(next.get("/served").unwrap().status(), 200);
+}
+
+/// One client of HTTP/2 has many requests at a node that does not respond.
+#[test]
+fn nodes_leave_descriptors_to_clients() {
+    let (dir, node) = (tempfile::tempdir().unwrap(), std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    let upstream = json!({ "nodes": { node.local_addr().unwrap().to_string(): 1 } });
+    let accepted = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&accepted);
+    std::thread::spawn(move || {
+        let mut open = Vec::new();
+        while let Ok((connection, _)) = node.accept() {
+            open.push(connection);
+            count.store(open.len(), Ordering::SeqCst);
+        }
+    });
+    let config = json!({
+        "workers": 1, "listeners": ["{listen}"],
+        "routes": [
+            { "id": "own", "uri": "/own", "plugins": { "mocking": { "response_example": "own" } } },
+            { "id": "node", "uri": "/*", "upstream": upstream },
+        ],
+    });
+    // 50 are reserved; connections to nodes get 262 of the other 350.
+    let gateway = Gateway::start(&after(dir.path(), "ulimit -n 400", ""), &config.to_string()).unwrap();
+    let port = gateway.address().port().unwrap();
+    let flood: Vec<_> = (0..4)
+        .map(|_| {
+            let mut client = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+            let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+            bytes.extend(frame(4, 0, 0, b""));
+            (0..100).for_each(|n| bytes.extend(frame(1, 5, 2 * n + 1, GET)));
+            client.write_all(&bytes).unwrap();
+            client
+        })
+        .collect();
+    let full = || gateway.stderr().contains("no free descriptor or port for a connection");
+    assert!(until(PATIENCE, full), "{}", gateway.stderr());
+    assert!(until(PATIENCE, || accepted.load(Ordering::SeqCst) > 200));
+    // The gateway looks at its descriptors every second.
+    let began = Instant::now();
+    assert!(until(PATIENCE, || {
+        let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
+        assert_eq!(client.get("/own").unwrap().status(), 200, "{}", gateway.stderr());
+        began.elapsed() > Duration::from_secs(2)
+    }));
+    drop(flood);
 }

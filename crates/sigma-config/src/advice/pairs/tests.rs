@@ -216,6 +216,26 @@ fn purges_are_for_operators() {
 }
 
 #[test]
+fn open_proxies_have_warnings() {
+    let proxy = |hosts: Value, more: Value| {
+        let mut value = json!({"methods": ["CONNECT"], "plugins": {"forward-proxy": {"hosts": hosts}}});
+        value["plugins"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        value
+    };
+    let open = [("plugins.forward-proxy.hosts", "an open proxy")];
+    check_absent(proxy(json!(["*"]), json!({})), &open);
+    check_absent(proxy(json!(["a.test", "*"]), json!({"limit-conn": {}})), &open);
+    check_absent(proxy(json!(["*"]), json!({"basic-auth": {"_meta": {"disable": true}}})), &open);
+    check_absent(proxy(json!(["*.a.test"]), json!({})), &[]);
+    for guard in [json!({"basic-auth": {}}), json!({"openid-connect": {}}), json!({"ip-restriction": {}})] {
+        check_absent(proxy(json!(["*"]), guard), &[]);
+    }
+    let mut guarded = proxy(json!(["*"]), json!({}));
+    guarded["vars"] = json!([["ssl_client_verify", "==", "SUCCESS"]]);
+    check_absent(guarded, &[]);
+}
+
+#[test]
 fn other_pairs_do_harm() {
     let weights =
         json!({"rules": [{"weighted_upstreams": [{"upstream_id": "1", "weight": 1}, {"weight": 9}]}]});

@@ -21,6 +21,16 @@ fn a_proxy() {
     assert_eq!(document["routes"][1]["uri"], "/a/*");
 }
 
+#[test]
+fn texts_with_variables_have_a_limit() {
+    let doubled = "set $a \"$a$a\"; ".repeat(40);
+    let location = format!(
+        "location / {{ set $a x; {doubled} proxy_set_header X-A $a; proxy_pass http://127.0.0.1:9000; }}"
+    );
+    let document = document(&format!("http {{ server {{ listen 80; {location} }} }}"));
+    assert!(document.to_string().len() < 1 << 20);
+}
+
 /// Returns whether the requests of a location are closed, at least those that a condition refuses.
 fn is_closed(http: &str, location: &str) -> bool {
     let text = format!(

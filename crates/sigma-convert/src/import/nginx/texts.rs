@@ -8,6 +8,9 @@ use super::level::Level;
 use super::pattern::Pattern;
 use super::state::{Captures, State};
 
+/// Maximum bytes of a text with the values of its variables: `set` can name a variable many times.
+const TEXT_BYTES: usize = 64 * 1024;
+
 /// Variables with the same name and meaning.
 const SAME: &[&str] = &[
     "uri",
@@ -240,8 +243,8 @@ pub(super) fn text(
         match piece {
             Piece::Text(text) => made.push_str(text),
             Piece::Variable(name) => match variable(variables, name, state, level) {
-                Some(text) => made.push_str(&text),
-                None => unknown.push(name.to_owned()),
+                Some(text) if made.len() + text.len() <= TEXT_BYTES => made.push_str(&text),
+                _ => unknown.push(name.to_owned()),
             },
         }
     }

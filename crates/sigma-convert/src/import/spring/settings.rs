@@ -10,6 +10,9 @@ use super::properties;
 /// Maximum depth of names, and of placeholders within placeholders.
 const DEPTH: usize = 32;
 
+/// Maximum bytes that the placeholders of one text add: a value may name another one many times.
+const EXPANDED_BYTES: usize = 64 * 1024;
+
 /// Maximum index of a list in a properties file.
 const MOST_INDEX: usize = 10_000;
 
@@ -78,7 +81,7 @@ impl<'a> Settings<'a> {
 
     /// Returns the text of a node with its placeholders replaced.
     pub(super) fn text(&self, node: &Node) -> Option<String> {
-        node.text().map(|text| self.resolved(&text, 0))
+        node.text().map(|text| self.resolved(&text, 0, &mut { EXPANDED_BYTES }))
     }
 
     /// Returns the text of a property.
@@ -97,20 +100,16 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// Replaces `${name}` and `${name:default}`. One without a value stays.
-    pub(super) fn resolved(&self, text: &str, depth: usize) -> String {
+    /// Replaces `${name}` and `${name:default}`. One without a value stays, and so does one too deep, or with more than
+    /// `left` bytes.
+    fn resolved(&self, text: &str, depth: usize, left: &mut usize) -> String {
         let mut out = String::new();
         let mut rest = text;
         while let Some(start) = rest.find("${") {
             let Some(end) = closing(&rest[start + 2..]) else { break };
             let inner = &rest[start + 2..start + 2 + end];
             out.push_str(&rest[..start]);
-            let (name, default) = match split_default(inner) {
-                Some((name, default)) => (name, Some(default)),
-                None => (inner, None),
-            };
-            let value = if depth < DEPTH { self.value_of(name, depth) } else { None };
-            match value.or_else(|| default.map(|text| self.resolved(text, depth + 1))) {
+            match self.value_of(inner, depth, left) {
                 Some(value) => out.push_str(&value),
                 None => out.push_str(&rest[start..start + 3 + end]),
             }
@@ -120,13 +119,25 @@ impl<'a> Settings<'a> {
         out
     }
 
-    fn value_of(&self, name: &str, depth: usize) -> Option<String> {
+    fn value_of(&self, inner: &str, depth: usize, left: &mut usize) -> Option<String> {
+        if depth >= DEPTH {
+            return None;
+        }
+        let (name, default) = match split_default(inner) {
+            Some((name, default)) => (name, Some(default)),
+            None => (inner, None),
+        };
         let spelled = name.replace(['.', '['], "_").replace(['-', ']'], "").to_ascii_uppercase();
         let variable = self.access.variable(name).or_else(|| self.access.variable(&spelled));
-        variable.or_else(|| {
-            let text = self.find(name)?.text()?;
-            Some(self.resolved(&text, depth + 1))
-        })
+        let text = match &variable {
+            Some(value) => value.clone(),
+            None => {
+                let property = self.find(name).and_then(Node::text);
+                property.or_else(|| default.map(str::to_owned))?
+            }
+        };
+        *left = left.checked_sub(text.len() + 1)?;
+        Some(if variable.is_some() { text } else { self.resolved(&text, depth + 1, left) })
     }
 }
 

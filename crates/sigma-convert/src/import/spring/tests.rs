@@ -101,6 +101,24 @@ spring.cloud.gateway.routes:
 }
 
 #[test]
+fn placeholders_are_replaced_within_limits() {
+    let uri = |properties: &str, uri: &str| {
+        let text = format!(
+            "{properties}\nspring: {{ cloud: {{ gateway: {{ routes: [{{ id: x, uri: '{uri}', predicates: ['Path=/a'] }}] }} }} }}\n"
+        );
+        converted("application.yml", &text).document.to_string()
+    };
+    assert!(uri("a: ${b:http://${c}:${d:81}}\nc: host", "${a}").contains("host"));
+    let ten = |name: &str| format!("${{{name}}}").repeat(10);
+    // Ten times as long with each of many levels, a value of itself, and defaults within defaults.
+    let levels: String = (0..30).map(|n| format!("a{n}: '{}'\n", ten(&format!("a{}", n + 1)))).collect();
+    assert!(uri(&format!("{levels}a30: xxxxxxxxxx"), "${a0}").len() < 1 << 20);
+    assert!(uri(&format!("a: '{}'", ten("a")), "${a}").len() < 1 << 20);
+    let nested = "${x:".repeat(10_000) + &"}".repeat(10_000);
+    assert!(uri("", &nested).len() < 1 << 20);
+}
+
+#[test]
 fn weights_become_a_group() {
     let text = "
 spring.cloud.gateway.routes:
