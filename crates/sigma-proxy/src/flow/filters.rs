@@ -3,7 +3,7 @@
 use std::io;
 use std::task::{Context, Poll};
 
-use sigma_buffer::held::Held;
+use sigma_buffer::held::CountedBytes;
 use sigma_http::Chunk;
 use sigma_net::Stream;
 use sigma_plugin::pace::Direction;
@@ -25,7 +25,7 @@ struct Passage {
     out: Vec<u8>,
     taken: usize,
     /// Memory of `out`.
-    held: Held,
+    held: CountedBytes,
     /// The side that the bytes come from sends no more.
     has_all: bool,
     /// Filters that have ended, from the side that the bytes come from.
