@@ -2,12 +2,12 @@
 //!
 //! A connect takes the kernel some microseconds. Once more than half of the local ports towards one address are in use, it
 //! searches them for a free one, which takes up to a millisecond. Clients that send many requests at once would stop
-//! their worker for minutes. So connects have a share of the worker's time: a task beyond it waits for its turn, and
-//! other tasks go on.
+//! their worker for minutes. So slow connects have a share of the worker's time: a task beyond it waits for its turn, and
+//! other tasks go on. Usual connects are not counted.
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -15,10 +15,13 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// Time of connects, with their pauses, that needs no wait: several hundred connects at their usual cost.
+/// The time from which on a connect is slow. A usual one takes a tenth of it.
+const SLOW: Duration = Duration::from_micros(200);
+
+/// Time of slow connects, with their pauses, that needs no wait.
 const BURST: Duration = Duration::from_millis(20);
 
-/// The pause after a connect, as a multiple of its time: connects have half of a busy worker.
+/// The pause after a slow connect, as a multiple of its time: slow connects have half of a busy worker.
 const PAUSES: u32 = 1;
 
 /// The longest wait for a turn. Beyond it this gateway lacks time, which is no fault of the node.
@@ -37,28 +40,48 @@ struct Pace {
     began: Instant,
     /// The end of the pauses so far, in microseconds of its time.
     paused_until: AtomicU64,
+    /// The last connect took long. The next one is timed by the clock of the thread, which takes a system call: on a
+    /// busy machine a connect may take long without any work.
+    is_suspect: AtomicBool,
 }
 
 impl Default for Pace {
     fn default() -> Pace {
-        Pace { queue: Mutex::default(), began: Instant::now(), paused_until: AtomicU64::new(0) }
+        Pace {
+            queue: Mutex::default(),
+            began: Instant::now(),
+            paused_until: AtomicU64::new(0),
+            is_suspect: AtomicBool::new(false),
+        }
     }
 }
 
-/// The permission for one connect. The processor time of this thread counts until this is dropped.
+/// The permission for one connect, which takes the time until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Turn {
     pace: Arc<Pace>,
-    began: Duration,
+    began: Began,
+}
+
+/// The beginning of a connect by one of two clocks.
+#[derive(Debug)]
+enum Began {
+    /// The clock on the wall.
+    Wall(std::time::Instant),
+    /// The processor time of the thread.
+    Thread(Duration),
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.pace.spent(thread_time().saturating_sub(self.began));
+        match self.began {
+            Began::Wall(began) => self.pace.is_suspect.store(began.elapsed() >= SLOW, Ordering::Relaxed),
+            Began::Thread(began) => self.pace.ended(thread_time().saturating_sub(began)),
+        }
     }
 }
 
-/// Returns the processor time of this thread: on a busy machine, a connect may take long without any work.
+/// Returns the processor time of this thread.
 fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
@@ -79,7 +102,11 @@ impl Pace {
             let waited = Box::pin(timeout(WAIT_MAX, self.wait())).await;
             waited.map_err(|_| io::Error::from(Errno::NOBUFS))?;
         }
-        Ok(Turn { pace: self, began: thread_time() })
+        let began = match self.is_suspect.load(Ordering::Relaxed) {
+            true => Began::Thread(thread_time()),
+            false => Began::Wall(std::time::Instant::now()),
+        };
+        Ok(Turn { pace: self, began })
     }
 
     async fn wait(&self) {
@@ -96,7 +123,16 @@ impl Pace {
         (due > Instant::now()).then_some(due)
     }
 
-    /// Counts the time of a connect that has just ended.
+    /// Counts a connect that has just ended if it was slow.
+    fn ended(&self, time: Duration) {
+        let is_slow = time >= SLOW;
+        self.is_suspect.store(is_slow, Ordering::Relaxed);
+        if is_slow {
+            self.spent(time);
+        }
+    }
+
+    /// Counts the time of a slow connect.
     fn spent(&self, time: Duration) {
         let began = self.began.elapsed().saturating_sub(time).as_micros() as u64;
         let from = self.paused_until.load(Ordering::Relaxed).max(began);
@@ -117,7 +153,7 @@ mod tests {
     async fn connect(pace: &Arc<Pace>, cost: Duration) {
         let turn = Pace::turn(Arc::clone(pace)).await.expect("a turn");
         advance(cost).await;
-        pace.spent(cost);
+        pace.ended(cost);
         drop(turn);
     }
 
@@ -138,6 +174,7 @@ mod tests {
             connect(&pace, Duration::from_micros(25)).await;
         }
         assert!(began.elapsed() < Duration::from_millis(11), "{:?}", began.elapsed());
+        assert!(!pace.is_suspect.load(Ordering::Relaxed));
     }
 
     #[tokio::test(start_paused = true)]
