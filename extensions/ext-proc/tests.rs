@@ -221,7 +221,7 @@ fn refusals_of_configurations() {
     check(json!({"message_timeout": 0}), "message_timeout");
     check(json!({"status_on_error": 200}), "status_on_error");
     check(json!({"http_service": {"uri": "http://a"}}), "not both");
-    check(json!({"grpc_service": {"uri": "http://a/x"}}), "leave `/x` out");
+    check(json!({"grpc_service": {"uri": "http://a/x"}}), "remove `/x`");
     let metadata = |name: &str, value: &str| {
         let mut metadata = json!({});
         metadata[name] = value.into();

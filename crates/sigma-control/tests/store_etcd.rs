@@ -373,7 +373,7 @@ async fn members_that_are_dead_or_mute_are_passed_over() {
     assert_eq!(store.status().lost, None);
     server.kill().unwrap();
     let reason = until_lost(&mut watch).await;
-    assert!(reason.contains(&dead) && reason.contains("no answer"), "{reason}");
+    assert!(reason.contains(&dead) && reason.contains("no response"), "{reason}");
 }
 
 /// A gateway moves to another member without losing the watch.
@@ -466,7 +466,7 @@ async fn settings_open_the_store_that_they_name() {
     std::fs::write(&ca, "no certificate").unwrap();
     let tls = Some(StoreTls { ca: Some(ca), ..Default::default() });
     let Err(error) = open(&StoreSettings { tls, ..settings }).await else { panic!("opened") };
-    assert!(error.to_string().contains("ca.pem: it has no certificate"), "{error}");
+    assert!(error.to_string().contains("ca.pem: it contains no certificate"), "{error}");
 }
 
 /// Start-up with a hundred thousand routes.

@@ -328,7 +328,7 @@ mod tests {
         flood.resize(100, vec![b' '; 4096]);
         let long = answering(flood, Duration::from_micros(1)).await;
         let trouble = asked(&long, 20_000).await.expect_err("an end").0;
-        assert!(trouble.contains("more than 65536 bytes"), "{trouble}");
+        assert!(trouble.contains("exceeds 65536 bytes"), "{trouble}");
         // A head without an end.
         let mut head = vec![HEAD.to_vec()];
         head.resize(20_000, [&b"X: "[..], &[b'x'; 1000], b"\r\n"].concat());

@@ -416,7 +416,7 @@ mod tests {
     fn invalid_heads_are_rejected() {
         for (pseudo, part) in [
             ("G@T h / -", ":method"),
-            ("GET h - -", "no :path"),
+            ("GET h - -", ":path is missing"),
             ("GET h x -", "slash"),
             ("GET h * -", "slash"),
             ("GET h /a#b -", "forbidden"),
@@ -427,7 +427,7 @@ mod tests {
             ("CONNECT - - -", "host:port"),
             ("GET h / websocket", "without CONNECT"),
             ("CONNECT h / web/socket", "not a token"),
-            ("CONNECT h - websocket", "no :path"),
+            ("CONNECT h - websocket", ":path is missing"),
             ("GET h /0123456789012345678901234567890123456789012345678901234567890 -", "LineTooLong"),
         ] {
             check(pseudo, &[], Err(part));

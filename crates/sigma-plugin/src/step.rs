@@ -316,7 +316,7 @@ pub struct StreamBody {
 pub struct FilePart<'f> {
     /// The file.
     pub file: BorrowedFd<'f>,
-    /// The place of the first byte.
+    /// Where the first byte is in the file.
     pub offset: u64,
     /// The number of bytes.
     pub length: u64,

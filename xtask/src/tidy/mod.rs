@@ -9,6 +9,7 @@ mod duplicates;
 mod glossary;
 mod layering;
 mod lock;
+mod owned;
 mod plane;
 mod prose;
 mod size;
@@ -91,6 +92,7 @@ fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
     let mut findings = layering::check(&repository)?;
     findings.extend(plane::check(&repository));
     findings.extend(circles::check(&repository.sources));
+    findings.extend(owned::check(&repository.sources));
     findings.extend(duplicates::check(&repository)?);
     findings.extend(size::check(&repository.sources));
     for source in &repository.sources {

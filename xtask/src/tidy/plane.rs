@@ -40,6 +40,7 @@ const BANS: &[Ban] = &[
         remedy: "a worker that waits for a lock keeps all its connections waiting: keep the value in one worker, \
                  publish it whole, or send it over a channel",
         harmless: &[
+            ("crates/sigma-net/src/dial_pace.rs", "of one worker: tasks wait for it, and the worker goes on"),
             ("extensions/wasm/engine.rs", "on the control thread"),
             ("extensions/wasm/metrics.rs", "when a module defines a metric, and when they are shown"),
             ("extensions/wasm/shared_data.rs", "common to all workers: held for one operation of a module"),
@@ -215,6 +216,7 @@ const BANS: &[Ban] = &[
         remedy: "what several workers write moves between their caches at every write: count in each worker and \
                  add up where it is read",
         harmless: &[
+            ("crates/sigma-net/src/shared_file.rs", "once for a large body that is stored or forgotten"),
             ("extensions/wasm/host/metrics.rs", "metrics of modules are common to all workers"),
             (
                 "crates/sigma-plugin/src/runner_state.rs",
@@ -287,6 +289,10 @@ const BANS: &[Ban] = &[
         names: &["Instant::now", "SystemTime::now"],
         remedy: "time is an argument: take it from the caller, who has the worker's coarse clock",
         harmless: &[
+            (
+                "crates/sigma-net/src/dial_pace.rs",
+                "once for each connect, which costs a hundred times as much",
+            ),
             ("extensions/wasm/instance.rs", "once for each tick, for its share of the worker's time"),
             ("extensions/lua/engine/pace.rs", "once for each turn of a timer"),
             ("extensions/wasm/instances.rs", "only for an instance that did not start"),

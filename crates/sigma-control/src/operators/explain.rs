@@ -364,9 +364,9 @@ mod tests {
         };
         refused("", "missing argument url");
         refused("url=/a", "no host");
-        refused("url=ftp://a/", "scheme ftp");
+        refused("url=ftp://a/", "the scheme of the url is ftp");
         refused("url=http://a/&header=X", "is not in the form `Name: value`");
         refused("url=http://a/&header=X:%0d%0aY:%201", "control character");
-        refused("url=http://a/&client=b", "no address");
+        refused("url=http://a/&client=b", "not an IP address");
     }
 }

@@ -15,7 +15,7 @@ pub(crate) fn set(
     body: Option<&Value>,
 ) -> Result<Value, (StatusCode, String)> {
     let Some(wanted) = body.and_then(|wanted| wanted.get("state")?.as_str()) else {
-        let message = "the body must be an object such as {\"state\": \"drain\"}";
+        let message = "the body must be a JSON object such as {\"state\": \"drain\"}";
         return Err((StatusCode::BAD_REQUEST, message.to_owned()));
     };
     let Some(wanted) = NodeState::named(wanted) else {

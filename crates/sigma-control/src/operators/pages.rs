@@ -357,7 +357,7 @@ mod tests {
         );
         check(
             json!({"export_addr": {"port": 70000}}),
-            Err("plugin_attr.p.export_addr.port: 70000 is not a port"),
+            Err("plugin_attr.p.export_addr.port: 70000 is not a port number"),
         );
     }
 }

@@ -268,7 +268,7 @@ mod tests {
             assert!(why.contains(word), "{why}");
         };
         let minute = Duration::from_secs(60);
-        check("/no/such/program", &[], minute, "cannot be started").await;
+        check("/no/such/program", &[], minute, "cannot start /no/such/program").await;
         check("/bin/sh", &["-c", "exit 3"], minute, "before it was ready").await;
         check("/bin/sh", &["-c", "exec sleep 60"], Duration::from_millis(50), "upgrade_timeout_ms").await;
     }

@@ -325,7 +325,7 @@ mod tests {
         check("none", None, "none", "No such file");
         check("cert.pem", Some("none"), "none", "No such file");
         check("", None, "", "not a regular file");
-        check("large", None, "large", "more than 1048576 bytes");
+        check("large", None, "large", "larger than 1048576 bytes");
         check("binary", None, "binary", "not PEM");
         check("secret", Some("key.pem"), "secret", "failed to parse cert");
         check("cert.pem", Some("secret"), "secret", "failed to parse key");

@@ -297,7 +297,7 @@ mod tests {
         one.turn(1_000).await.expect("the first");
         let mut stranger = keeper(&store, &["fedcba9876543210"]);
         let refused = stranger.turn(5_000).await.expect_err("another keyring");
-        assert!(refused.contains("sealed by none"), "{refused}");
+        assert!(refused.contains("no key of `data_encryption.keyring` decrypts them"), "{refused}");
         let mut changing = keeper(&store, &["fedcba9876543210", "0123456789abcdef"]);
         changing.turn(1_001).await.expect("an old key of the keyring");
         // A byte that is changed is noticed.

@@ -598,7 +598,7 @@ mod tests {
         assert!(copy.written.elapsed().unwrap() < Duration::from_secs(60));
         assert_eq!(std::fs::metadata(&file.path).unwrap().permissions().mode() & 0o777, 0o600);
         let other = CopyFile::new(&dir.path().join("data"), "/other").read().unwrap_err();
-        assert!(other.to_string().contains("is of `/apisix`, not of `/other`"), "{other}");
+        assert!(other.to_string().contains("has the prefix `/apisix`; expected `/other`"), "{other}");
     }
 
     #[test]

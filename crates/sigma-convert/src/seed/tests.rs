@@ -296,7 +296,7 @@ fn errors_of_niubix_name_line_and_remedy() {
     );
     check(
         &[("\"apps\": [", &other(&files("a"))), ("\"protocol\": \"http\"", &files("b"))],
-        &["apps[1].ssl_certificate: the app at apps[0] shows another certificate"],
+        &["apps[1].ssl_certificate: the app at apps[0] has another certificate"],
     );
     check(&[("\"weight\": 5", "\"weight\": 0")], &["apps[0].backends: all backends have the weight 0"]);
     check(

@@ -122,7 +122,7 @@ async fn invalid_lists_are_errors() {
         ("200 OK", "{}", "unexpected response"),
         ("200 OK", "[{\"Node\": {}}]", "unexpected response"),
         ("200 OK", "[{\"Service\": ", "did not return JSON"),
-        ("200 OK", &long, "more than 65536 bytes"),
+        ("200 OK", &long, "exceeds 65536 bytes"),
         ("302 Found", "", "responded with status 302"),
         ("404 Not Found", "", "responded with status 404"),
     ];

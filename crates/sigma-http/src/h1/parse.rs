@@ -323,7 +323,7 @@ fn parse_field(bytes: &[u8], at: usize, headers: &mut Headers) -> Result<usize, 
     Ok(cr + 2)
 }
 
-/// The traits of the field name at `at`, and the place of its colon.
+/// The traits of the field name at `at`, and where its colon is.
 fn parse_name(bytes: &[u8], at: usize) -> Result<(NameTraits, usize), ParseError> {
     let broken = || Err(broken_name(bytes, at));
     let Some(colon) = find_near(b':', bytes, at) else { return broken() };

@@ -209,10 +209,10 @@ mod tests {
         let expected = "routes:\n  1: matches this request; key-auth may still refuse it\n\
             \x20 2: no: method GET not in [POST], which is a reason with more words than a li…\n\
             \x20 5 other routes have other paths\n\
-            \x20 2 more do not match, and are not listed\n\
+            \x20 2 more routes do not match, and are not listed\n\
             service: services/s\nrewrite: key-auth\nlog: prometheus, http-logger\nplugins:\n\
             \x20 key-auth (services/s): _meta.filter matches\n    problem: p\n\
-            \x20 limit-count (routes/1): left out: _meta.disable\n\
+            \x20 limit-count (routes/1): skipped: _meta.disable\n\
             upstream: upstreams/u, roundrobin, circuit breaker open, 1 of 9 in flight\n\
             \x20 127.0.0.1:80 weight 1, unchecked\n\
             \x20 127.0.0.2:80 weight 0, unhealthy, drain: a b\n\

@@ -401,7 +401,7 @@ mod tests {
             "left": {"settings": ["settings/listeners"], "expired": []},
         });
         let expected = "upstreams/u: created\nroutes/2: changed\nroutes/1: deleted\n\
-            settings/listeners: left, is in the file of the gateway: change it there and r…\n";
+            settings/listeners: left, is in the gateway's configuration file: change it th…\n";
         assert_eq!(rolled_back(&found, false), expected);
         let earlier = json!({"objects": 2, "keys": ["routes/1"], "left": {"settings": [], "expired": []}});
         assert_eq!(rolled_back(&earlier, true), "routes/1: would be brought back\nand 1 more\n");

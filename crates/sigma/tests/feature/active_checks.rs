@@ -264,7 +264,7 @@ fn an_agent_weighs_drains_and_stops_its_node() {
     shows(&gateway, node.port(), "weight", &json!(3));
     says("maxconn:7 weight:256\n");
     shows(&gateway, node.port(), "weight", &json!(256));
-    let ignored = || gateway.stderr().matches("has no effect without `limits.max_requests_per_node`").count();
+    let ignored = || gateway.stderr().matches("has no effect; set `limits.max_requests_per_node`").count();
     // Once for each node: both have this agent.
     assert!(until(PATIENCE, || ignored() == 2), "{}", gateway.stderr());
     says("drain 100%\n");

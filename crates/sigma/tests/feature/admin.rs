@@ -258,7 +258,7 @@ fn every_verb_of_the_shell_does_its_work() {
     shell.check(&["diff", "-f", "all.yaml"], 3, &[]);
     shell.check(&["apply", "-f", "all.yaml"], 0, &["applied"]);
     await_answerer(&gateway, "/2", "a");
-    shell.check(&["apply", "-f", "all.yaml"], 0, &["in force already"]);
+    shell.check(&["apply", "-f", "all.yaml"], 0, &["already in force"]);
     shell.write("wrong.yaml", "routes:\n  - { id: 1, uri: /1, upstream_id: nowhere }\n");
     shell.check(&["apply", "-f", "wrong.yaml"], 1, &["nowhere"]);
     shell.write("wrong.yaml", "routes:\n  - { id: 1, uri: 7 }\n  - { id: 2, hosts: 8 }\n");
@@ -325,7 +325,7 @@ fn the_shell_accepts_the_content_of_a_file() {
         "listeners: [\":9080\"]\nworkers: 2\nroutes:\n  - uri: /whole\n    upstream: {url}\n  - uri: /split\n    plugins: {{ traffic-split: {{ rules: [ {{ weighted_upstreams: [ {{ upstream: \"{url}\", weight: 1 }} ] }} ] }} }}\n"
     );
     shell.write("whole.yaml", &whole);
-    let left_out = "left out here: listeners, workers";
+    let left_out = "ignored here: listeners, workers";
     shell.check(&["validate", "-f", "whole.yaml"], 0, &["ok", left_out]);
     shell.check(&["diff", "-f", "whole.yaml"], 3, &["+ routes/arr_1", "- routes/1", left_out]);
     shell.check(&["apply", "-f", "whole.yaml"], 0, &["applied", left_out]);

@@ -171,7 +171,7 @@ fn unusable_files_are_reported_before_and_at_the_start() {
     };
     check(json!({ "cert": own["cert"], "key": other["key"] }), "admin.tls.cert: ");
     check(json!({ "cert": own["cert"], "key": other["key"] }), "the key does not belong to the certificate");
-    check(json!({ "cert": missing, "key": own["key"] }), "the dashboard has no such file");
+    check(json!({ "cert": missing, "key": own["key"] }), "there is no such file");
     check(
         json!({ "cert": own["cert"], "key": own["key"], "client_ca": own["key"] }),
         "admin.tls.client_ca: ",

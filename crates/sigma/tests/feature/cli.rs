@@ -171,7 +171,7 @@ fn material_that_cannot_be_used_has_a_remedy() {
     let words = ["encrypted in OpenSSL's old form", "openssl pkcs8 -topk8 -in old.key -out new.key"];
     check(&issued.cert, &block("RSA PRIVATE KEY", head), "", &words);
     let old = include_str!("version_1.pem");
-    check(&issued.cert, &issued.key, old, &["certificate 1 is of X.509 version 1", "make one of version 3"]);
+    check(&issued.cert, &issued.key, old, &["certificate 1 has X.509 version 1", "make one of version 3"]);
 }
 
 #[test]

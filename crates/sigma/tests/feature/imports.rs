@@ -139,7 +139,7 @@ fn parts_that_cannot_be_imported_are_reported() {
     std::fs::write(dir.path().join("made.yaml"), "kept").unwrap();
     std::fs::write(dir.path().join("api.yaml"), V3_1).unwrap();
     let made = sigma(dir.path(), &["import", "openapi", "api.yaml", "-o", "made.yaml"]);
-    assert!(text(&made.stderr).contains("made.yaml exists and is left as it is"), "{}", text(&made.stderr));
+    assert!(text(&made.stderr).contains("made.yaml exists and was not changed"), "{}", text(&made.stderr));
     assert_eq!(std::fs::read_to_string(dir.path().join("made.yaml")).unwrap(), "kept");
 }
 

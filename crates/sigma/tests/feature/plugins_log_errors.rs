@@ -99,7 +99,7 @@ fn lines_of_the_parent_are_shipped_by_the_gateway() {
     assert!(is_one, "{gateways:?} {}", parent.stderr());
     let gateway = Pid::from_raw(gateways[0].try_into().unwrap()).unwrap();
     kill_process(gateway, Signal::KILL).unwrap();
-    let told = format!("the gateway, process {}, has ended", gateways[0]);
+    let told = format!("the gateway, process {}, ended", gateways[0]);
     assert!(until(PATIENCE, || collector.count(&told) > 0), "{:?} {}", collector.lines(), parent.stderr());
     let shown = parent.stderr();
     for line in collector.lines() {

@@ -199,7 +199,7 @@ fn a_kill_of_the_runner_harms_only_its_own_requests() {
     assert!(failures[0] + failures[1] > 0, "{shown}");
     let log = gateway.stderr();
     assert!(log.contains("ext-plugin: the runner ended"), "{log}");
-    assert!(log.contains("ext-plugin: the runner started again in 3 s"), "{log}");
+    assert!(log.contains("ext-plugin: the runner restarts in 3 s"), "{log}");
 }
 
 /// After an upgrade of the binary the successor has its own runner; a gateway that is killed leaves none behind.

@@ -305,7 +305,7 @@ fn a_unix_listener_leaves_other_files_alone() {
     fs::write(&path, "kept").unwrap();
     let config = format!("listeners: [ {{ address: \"unix:{}\" }} ]\n", path.display());
     let refused = Gateway::start(SIGMA, &config).unwrap_err();
-    assert!(format!("{refused:#}").contains("no socket"), "{refused:#}");
+    assert!(format!("{refused:#}").contains("is not a socket"), "{refused:#}");
     assert_eq!(fs::read_to_string(&path).unwrap(), "kept");
 }
 
@@ -396,7 +396,7 @@ fn nodes_leave_descriptors_to_clients() {
             client
         })
         .collect();
-    let full = || gateway.stderr().contains("no free descriptor or port for a connection");
+    let full = || gateway.stderr().contains("cannot open a connection to a node");
     assert!(until(PATIENCE, full), "{}", gateway.stderr());
     assert!(until(PATIENCE, || accepted.load(Ordering::SeqCst) > 200));
     // The gateway looks at its descriptors every second.

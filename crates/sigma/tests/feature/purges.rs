@@ -81,7 +81,7 @@ fn answers_are_purged_by_their_properties() {
         )
     );
     assert_eq!(refused(json!({"urls": ["/red"]})).0, 400);
-    let unused = "invalid order to purge: no route uses the zone `x`; zones in use: none".to_owned();
+    let unused = "invalid purge: no route uses the zone `x`; zones in use: none".to_owned();
     assert_eq!(refused(json!({"all": true, "zone": "x"})), (400, unused));
     assert!(refused(json!({"everything": true})).1.contains("unknown field `everything`"));
     fill(&gateway, &paths);

@@ -95,7 +95,7 @@ fn a_plugin_that_is_not_there_closes_what_names_it() {
     }
     assert_eq!((as_jack(&gateway, "/keys"), quarantined(&gateway)), (200, Vec::new()));
     let log = gateway.stderr() + &gateway.stdout();
-    assert!(log.contains("retired-auth") && log.contains("left out"), "{log}");
+    assert!(log.contains("retired-auth") && log.contains("is ignored"), "{log}");
 }
 
 /// Another program writes something unreadable: the present state stays in force, and all gateways report it.
@@ -256,7 +256,7 @@ fn unservable_objects_are_not_stored() {
     let answer = admin
         .call("PUT", "/apisix/admin/routes/1", Some(&json!({ "uri": "/x", "upstream_id": "1" })))
         .unwrap();
-    assert!(answer.status() == 400 && answer.text().contains("speaks udp"), "{}", answer.text());
+    assert!(answer.status() == 400 && answer.text().contains("has the scheme udp"), "{}", answer.text());
 }
 
 /// A certificate that nodes are shown is needed for as long as something shows it.

@@ -486,7 +486,7 @@ fn a_services_guards_are_not_left_out() {
     assert!(until(PATIENCE, || is_closed(&gateway)));
     gateway.rewrite(&text(json!({ "key-auth": {} }))).unwrap();
     gateway.reload().unwrap();
-    assert!(until(PATIENCE, || gateway.stderr().contains("plugin key-auth of its service is for requests")));
+    assert!(until(PATIENCE, || gateway.stderr().contains("plugin key-auth of its service needs requests")));
     assert!(is_closed(&gateway), "what was served before goes on");
 }
 

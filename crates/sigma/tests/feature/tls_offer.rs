@@ -290,5 +290,5 @@ fn a_cipher_or_curve_that_is_unknown_is_refused_with_those_that_are_known() {
     );
     check(json!({ "curves": "P-521" }), json!({}), "listeners[0].tls.curves: unknown curve \"P-521\"");
     check(json!(true), json!({ "ssl_ciphers": "AES128-SHA" }), "ssl_ciphers: unknown cipher \"AES128-SHA\"");
-    check(json!(true), json!({ "ssl_curves": "" }), "ssl_curves: no curve");
+    check(json!(true), json!({ "ssl_curves": "" }), "ssl_curves: the list has no curve");
 }

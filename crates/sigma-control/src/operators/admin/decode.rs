@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn members_that_are_given_twice_are_refused() {
         let check = |text: &str, place: &str| {
-            let expected = format!("the member `{place}` is given twice; remove one");
+            let expected = format!("the member `{place}` exists twice; remove one");
             assert_eq!(json(text.as_bytes(), 9).expect_err(text), expected);
         };
         check("{\"vars\":[],\"vars\":[]}", "vars");

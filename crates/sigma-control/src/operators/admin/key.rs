@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(mode & 0o777, 0o640, "not for everybody");
         std::fs::write(&path, "short").expect("written");
         let refused = settle_key(&mut Admin::default(), &folder.path().join("data"));
-        assert!(refused.is_err_and(|error| error.to_string().contains("holds no key")));
+        assert!(refused.is_err_and(|error| error.to_string().contains("contains no key")));
         let mut open = Admin { key_required: false, ..Admin::default() };
         assert!(settle_key(&mut open, folder.path()).expect("no need").is_none());
     }

@@ -298,7 +298,7 @@ mod tests {
         let (new, key_of_new) = certificate(&["a.test", "b.test"], (2030, 2031));
         check((&new, &key_of_new), Some("it is not valid yet; check the clock"));
         check(("", &key), Some("failed to parse cert: it contains no CERTIFICATE block"));
-        check((&"x".repeat(200_000), &key), Some("it has more than 131072 bytes"));
+        check((&"x".repeat(200_000), &key), Some("it exceeds 131072 bytes"));
     }
 
     #[test]

@@ -272,7 +272,7 @@ mod tests {
         assert!(Folder::take(&path, &[1]).unwrap_err().to_string().contains("other users may write"));
         let link = dir.path().join("link");
         symlink(dir.path(), &link).unwrap();
-        assert!(Folder::take(&link, &[1]).unwrap_err().to_string().contains("no folder"));
+        assert!(Folder::take(&link, &[1]).unwrap_err().to_string().contains("it is not a folder"));
         // Neither is a file that a link leads to.
         let other = dir.path().join("other");
         std::fs::create_dir(&other).unwrap();

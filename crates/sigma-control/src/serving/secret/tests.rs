@@ -100,13 +100,13 @@ async fn environment() {
     check(&secrets, "$ENV://JSON/user", Ok("jack")).await;
     check(&secrets, "$Env://JSON/port", Ok("5432")).await;
     check(&secrets, "$env://LOOP", Ok("$env://LOOP")).await;
-    check(&secrets, "$env://NONE", Err("no environment variable `NONE`")).await;
+    check(&secrets, "$env://NONE", Err("environment variable `NONE` is not set")).await;
     check(&secrets, "$env://JSON/list", Err("not a string or a number")).await;
     check(&secrets, "$env://JSON/none", Err("variable `JSON` has no member `none`")).await;
     check(&secrets, "$env://PLAIN/a", Err("variable `PLAIN` is not a JSON object")).await;
     check(&secrets, "$env://", Err("it is not a reference")).await;
     check(&secrets, "$secret://other/1/a", Err("it is not a reference")).await;
-    check(&secrets, "$secret://vault/1/a/b", Err("no secret resource `vault/1`")).await;
+    check(&secrets, "$secret://vault/1/a/b", Err("secret resource `vault/1` does not exist")).await;
 }
 
 #[tokio::test]
@@ -171,13 +171,13 @@ async fn vault_is_asked_with_its_token() {
     check(&secrets, "$secret://vault/1/jack/login/none", Err("no member `none`")).await;
     check(&secrets, "$secret://vault/1/jack/login/list", Err("not a string or a number")).await;
     check(&secrets, "$secret://vault/1/joe/key", Err("nothing at `kv/apisix/joe`")).await;
-    check(&secrets, "$secret://vault/3/jack/login/key", Err("does not let the token of `vault/3`")).await;
+    check(&secrets, "$secret://vault/3/jack/login/key", Err("does not allow the token of `vault/3`")).await;
     check(&secrets, "$secret://vault/4/jack/login/key", Err("only `$env://` is possible")).await;
     check(&secrets, "$secret://vault/5/jack/key", Err("does not begin with http://")).await;
-    check(&secrets, "$secret://vault/6/jack/key", Err("secret resource `vault/6` has no `token`")).await;
+    check(&secrets, "$secret://vault/6/jack/key", Err("secret resource `vault/6`: set `token`")).await;
     check(&secrets, "$secret://vault/1/key", Err("needs a path and a name")).await;
-    check(&secrets, "$secret://vault/1/../jack/login/key", Err("no `..`")).await;
-    check(&secrets, "$secret://vault/1/jack//login/key", Err("no empty part")).await;
+    check(&secrets, "$secret://vault/1/../jack/login/key", Err("segments")).await;
+    check(&secrets, "$secret://vault/1/jack//login/key", Err("segments")).await;
     check(&secrets, "$secret://vault/1/moved/x/key", Err("responded with status 307")).await;
     check(&secrets, "$secret://vault/1/huge/x/key", Err("more than 1048576 bytes")).await;
 }
@@ -258,7 +258,7 @@ async fn answers_are_kept_until_an_access_changes() {
     secrets.set_accesses([access(&vault.access)]);
     check(&secrets, "$secret://vault/1/b/key", Ok("answer 4")).await;
     secrets.set_accesses([]);
-    check(&secrets, REFERENCE, Err("no secret resource `vault/1`")).await;
+    check(&secrets, REFERENCE, Err("secret resource `vault/1` does not exist")).await;
     vault.was_asked(4);
 }
 
@@ -345,14 +345,14 @@ async fn aws_is_asked_with_a_signature() {
     check(&secrets, "$secret://aws/1/a/user", Ok("jack")).await;
     check(&secrets, "$secret://aws/1/a/x/y", Ok("deep")).await;
     check(&secrets, "$secret://aws/1/a/none", Err("secret `a` in AWS has no member `none`")).await;
-    check(&secrets, "$secret://aws/1/b/c", Err("no secret `b/c` in region eu-west-1")).await;
-    check(&secrets, "$secret://aws/1/binary", Err("holds no text")).await;
+    check(&secrets, "$secret://aws/1/b/c", Err("no secret `b/c` in the region eu-west-1")).await;
+    check(&secrets, "$secret://aws/1/binary", Err("has no text")).await;
     check(&secrets, "$secret://aws/1/locked", Err("DecryptionFailure")).await;
     check(&secrets, "$secret://aws/1/slow", Err("limits the rate")).await;
     check(&secrets, "$secret://aws/1/broken", Err("responded with status 500")).await;
     check(&secrets, "$secret://aws/1/1/2/3/4/5/6/7/8/9", Err("more than 8 parts")).await;
     check(&secrets, "$secret://aws/2/a", Err("InvalidSignatureException")).await;
-    check(&secrets, "$secret://aws/3/a", Err("is not a region")).await;
+    check(&secrets, "$secret://aws/3/a", Err("is not an AWS region")).await;
 }
 
 /// An RSA key in PEM, and its public half.
@@ -438,7 +438,7 @@ async fn google_cloud_is_asked_with_a_bought_token() {
     check(&secrets, "$secret://gcp/1/login", Ok(r#"{"user": "jack"}"#)).await;
     check(&secrets, "$secret://gcp/1/login/user", Ok("jack")).await;
     check(&secrets, "$secret://gcp/1/login/none", Err("has no member `none`")).await;
-    check(&secrets, "$secret://gcp/1/bytes", Err("holds no text")).await;
+    check(&secrets, "$secret://gcp/1/bytes", Err("has no text")).await;
     check(&secrets, "$secret://gcp/1/none", Err("has no secret `none`")).await;
     assert_eq!(tokens.load(Ordering::SeqCst), 1, "a token serves many requests");
     check(&secrets, "$secret://gcp/2/login/user", Ok("jack")).await;

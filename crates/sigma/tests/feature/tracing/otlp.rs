@@ -393,7 +393,7 @@ fn a_dead_collector_is_nobodys_trouble() {
         (format!("address: \"127.0.0.1:{}\"", refuses.port()), "responded with status code[400] body[no]"),
         (
             format!("address: \"127.0.0.1:{}\", protocol: grpc", unavailable.port()),
-            "answered with InvalidArgument",
+            "responded with InvalidArgument",
         ),
     ] {
         let mut config = config(&address, "", ALWAYS, &nodes);

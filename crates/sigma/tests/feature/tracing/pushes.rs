@@ -195,7 +195,7 @@ fn refused_pushes_are_counted() {
             "failed to push metrics: http://127.0.0.1:{port}/v1/metrics responded with status code[503] \
              body[no\\n\\\"x]"
         ),
-        &format!("failed to push metrics: http://127.0.0.1:{port}/v1/metrics has refused 2 data points: no"),
+        &format!("failed to push metrics: http://127.0.0.1:{port}/v1/metrics refused 2 data points: no"),
     ] {
         assert!(gateway.stderr().contains(told), "{told}\n{}", gateway.stderr());
     }
@@ -225,7 +225,7 @@ fn refusals_by_grpc_are_reported() {
     let collector = called(&runtime, |_: String, _: &[u8]| {}, "14");
     let endpoint = format!("http://127.0.0.1:{}", collector.port());
     let gateway = start_with(&format!("endpoint: \"{endpoint}\", protocol: grpc, interval: 1"), &origin);
-    let told = format!("failed to push metrics: {endpoint} answered with Unavailable");
+    let told = format!("failed to push metrics: {endpoint} responded with Unavailable");
     comes(&gateway, || gateway.stderr().contains(&told));
 }
 

@@ -57,8 +57,9 @@ async fn stream_routes_have_upstreams_for_sessions() {
     let api = Api::new();
     let of = |scheme: &str| json!({"nodes": {"127.0.0.1:1": 1}, "scheme": scheme}).to_string();
     for scheme in ["kafka", "fcgi"] {
-        let message =
-            format!("upstream [1] speaks {scheme}: stream routes support the schemes tcp, tls and udp");
+        let message = format!(
+            "upstream [1] has the scheme {scheme}: stream routes support the schemes tcp, tls and udp"
+        );
         api.done("PUT /upstreams/1", &of(scheme)).await;
         api.refused("PUT /stream_routes/1", r#"{"upstream_id":"1"}"#, 400, &message).await;
         api.done("PUT /upstreams/1", &of("tcp")).await;
@@ -162,7 +163,7 @@ async fn members_that_are_given_twice_are_refused() {
     let api = Api::new();
     api.done("PUT /routes/1", ROUTE).await;
     let check = async |line: &str, body: &str, place: &str| {
-        let message = format!("invalid request body: the member `{place}` is given twice; remove one");
+        let message = format!("invalid request body: the member `{place}` exists twice; remove one");
         api.check(line, body, 400, json!({"error_msg": message, "req_body": body})).await;
     };
     check(

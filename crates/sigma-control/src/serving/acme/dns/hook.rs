@@ -161,7 +161,7 @@ mod tests {
     #[tokio::test]
     async fn a_hook_that_does_not_end_is_killed() {
         let error = outcome("sleep 600 & sleep 600").await.unwrap_err();
-        assert_eq!(error, "`acme.dns.hook`: /bin/sh: it took longer than 1 s; see `timeout_s`");
+        assert_eq!(error, "`acme.dns.hook`: /bin/sh: it took longer than 1 s (`timeout_s`)");
         assert_eq!(outcome("sleep 600 &").await, Ok(()));
         assert_eq!(outcome("setsid sleep 5 &").await, Ok(()));
     }

@@ -81,7 +81,7 @@ async fn an_alias_is_followed_and_a_circle_is_an_error() {
     placed.place(&proofs(&[("a.test", "one")])).await.unwrap();
     assert_eq!(zone.texts("b.elsewhere.test"), ["one"]);
     let error = placed.place(&proofs(&[("c.test", "two")])).await.unwrap_err();
-    assert!(error.contains("lead on and on"), "{error}");
+    assert!(error.contains("the CNAME chain is too long"), "{error}");
     placed.remove().await;
     assert!(zone.texts("b.elsewhere.test").is_empty());
 }
@@ -118,7 +118,7 @@ async fn the_name_servers_of_a_zone_are_asked() {
     let record = name("_acme-challenge.a.test.");
     let short = Duration::from_millis(300);
     let error = lookup.wait(&record, "one", short).await.unwrap_err();
-    assert!(error.contains(&format!("{} does not have it", zone.address())), "{error}");
+    assert!(error.contains(&format!("{} does not return it", zone.address())), "{error}");
     let placed = records(&zone, json!({}));
     placed.place(&proofs(&[("a.test", "one")])).await.unwrap();
     lookup.wait(&record, "one", Duration::from_secs(30)).await.unwrap();
@@ -131,5 +131,5 @@ async fn a_missing_answer_is_an_error() {
     let nobody = SocketAddr::from(([127, 0, 0, 1], 1));
     let lookup = RecordLookup::new(vec![nobody], &[]).unwrap();
     let error = lookup.follow(name("_acme-challenge.a.test.")).await.unwrap_err();
-    assert!(error.contains("the name server 127.0.0.1:1 cannot be asked"), "{error}");
+    assert!(error.contains("cannot query the name server 127.0.0.1:1"), "{error}");
 }
