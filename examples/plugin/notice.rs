@@ -57,7 +57,7 @@ struct Config {
 impl Configuration for Config {
     fn check(&self) -> Result<(), String> {
         match self.types.iter().find(|name| !name.contains('/')) {
-            Some(name) => Err(format!("types: `{name}` is no media type such as text/html")),
+            Some(name) => Err(format!("types: `{name}` is not a media type such as text/html")),
             None => Ok(()),
         }
     }

@@ -197,7 +197,7 @@ mod tests {
             check(conf, &format!("property \"{field}\" is required"));
         }
         check(conf("timeout", json!(0)), "expected 0 to be at least 1");
-        check(conf("access_key_secret", json!("a\nb")), "access_key_secret: it has a control character");
+        check(conf("access_key_secret", json!("a\nb")), "access_key_secret: it contains a control character");
     }
 
     #[test]

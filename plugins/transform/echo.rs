@@ -287,6 +287,6 @@ mod tests {
             "value should match only one schema, but matches none",
         );
         check(json!({"body": "a", "headers": {"a b": "c"}}), "`a b` is not the name of a header field");
-        check(json!({"body": "a", "headers": {"a": "b\nc"}}), "headers.a: the value holds");
+        check(json!({"body": "a", "headers": {"a": "b\nc"}}), "headers.a: the value contains");
     }
 }

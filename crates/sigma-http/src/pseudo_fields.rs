@@ -422,7 +422,7 @@ mod tests {
             ("GET h /a#b -", "forbidden"),
             ("GET h /\u{fc} -", "forbidden"),
             ("GET u@h / -", ":authority"),
-            ("GET - / -", "neither"),
+            ("GET - / -", ":authority and Host are missing"),
             ("CONNECT h:1 / -", "CONNECT with"),
             ("CONNECT - - -", "host:port"),
             ("GET h / websocket", "without CONNECT"),

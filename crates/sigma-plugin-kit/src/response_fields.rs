@@ -53,7 +53,7 @@ impl Fields {
                 let value = FieldValue::parse(&name, &value);
                 Ok((name, value))
             }
-            false => Err(format!("`{name}` is no name of a header field")),
+            false => Err(format!("`{name}` is not the name of a header field")),
         });
         let all: Vec<_> = checked.collect::<Result<_, _>>()?;
         Ok(Fields(all.into_iter().filter(|(name, _)| !frames(name)).collect()))

@@ -443,7 +443,7 @@ fn secrets_that_everybody_holds_are_refused() {
         assert!(roster.check(plugin, PluginScope::Consumer, &conf).is_err(), "{plugin}: {conf}");
         let mut referring = conf.clone();
         referring[field] = "$env://NOWHERE".into();
-        assert!(refused(plugin, &referring).contains("is not known"), "{plugin}: {referring}");
+        assert!(refused(plugin, &referring).contains("cannot resolve the secret"), "{plugin}: {referring}");
     }
     // The schema applies to the value of a reference, and no reason reveals it.
     let build = |conf: serde_json::Value, resolved: serde_json::Value| {

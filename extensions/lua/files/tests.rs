@@ -158,7 +158,7 @@ fn a_broken_file_refuses_every_configuration() {
         let roster = roster_of(&loaded);
         for scope in [PluginScope::Http, PluginScope::Consumer, PluginScope::Stream] {
             let refusal = roster.check("x", scope, &json!({})).unwrap_err().to_string();
-            assert!(refusal.contains("the file of plugin x cannot be loaded"), "{refusal}");
+            assert!(refusal.contains("cannot load the file of plugin x"), "{refusal}");
         }
         let (conf, node) = (Arc::new(json!({})), Arc::new(Node::default()));
         assert!(roster.build("x", &conf, json!({}), "r", &|_: &str| None, &node).is_err());

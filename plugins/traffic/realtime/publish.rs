@@ -395,7 +395,7 @@ mod tests {
             "http-stream: it is not UTF-8",
         );
         let many = json!({ "items": vec![json!({"channel": "a", "formats": text}); 1001] });
-        assert_eq!(items(many.to_string().as_bytes()), Err("items: more than 1000".to_owned()));
+        assert_eq!(items(many.to_string().as_bytes()), Err("items: more than 1000 items".to_owned()));
         assert!(items(b"").is_err() && items(b"[]").is_err() && items(b"{\"items\":7}").is_err());
     }
 }

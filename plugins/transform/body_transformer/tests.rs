@@ -144,7 +144,7 @@ fn configurations() {
     let request = |side: Value| json!({ "request": side });
     check(json!({}), "object matches none of the required: [\"request\"] or [\"response\"]");
     check(request(json!({})), "property \"template\" is required");
-    check(request(json!({"template": "{% x() %}"})), "request.template: line 1: `x()`: only `if`");
+    check(request(json!({"template": "{% x() %}"})), "request.template: line 1: `x()`: unknown statement");
     check(request(json!({"template": "x", "input_format": "toml"})), "matches none of the enum values");
     check(
         request(json!({"template": "{{x}}", "template_is_base64": true})),

@@ -219,11 +219,11 @@ mod tests {
         };
         check("", "empty");
         check("x", "outside");
-        check("<a>", "no end");
+        check("<a>", "not closed");
         check("<a></b>", "does not close the open element");
         check("</a>", "does not close the open element");
         check("</>", "does not close the open element");
-        check("<a/><b/>", "two outermost");
+        check("<a/><b/>", "two root elements");
         check("<a/>x", "outside");
         check("<!DOCTYPE a [<!ENTITY e SYSTEM 'file:///etc/passwd'>]><a>&e;</a>", "declarations");
         check("<a>&e;</a>", "unknown entity");
@@ -231,7 +231,7 @@ mod tests {
         check("<a b='1' b='2'/>", "twice");
         check("<a b/>", "no value");
         check("<a b='1'c='2'/>", "not well-formed");
-        check("<a b='<'/>", "holds a `<`");
+        check("<a b='<'/>", "contains `<`");
         check("< a/>", "a name is missing");
         check("<a", "not well-formed");
         check("<a><!-- </a>", "`-->` is missing");

@@ -263,12 +263,12 @@ mod tests {
     fn levels_have_a_bound() {
         let nested = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
         assert!(read(&nested(MOST_LEVELS), 1_000).is_ok());
-        assert!(read(&nested(MOST_LEVELS + 1), 1_000).unwrap_err().contains("more than 127 lists"));
+        assert!(read(&nested(MOST_LEVELS + 1), 1_000).unwrap_err().contains("nested deeper than 127"));
         assert!(read(&"[".repeat(1_000_000), 250_000).is_err());
         // Also of what aliases repeat.
         let by_alias =
             |levels: usize| format!("[&a {}, {}]", nested(100), nested(levels).replace("[]", "[*a]"));
         assert!(read(&by_alias(26), 1_000).is_ok());
-        assert!(read(&by_alias(27), 1_000).unwrap_err().contains("more than 127 lists"));
+        assert!(read(&by_alias(27), 1_000).unwrap_err().contains("nested deeper than 127"));
     }
 }

@@ -340,7 +340,7 @@ mod tests {
             assert_refusal("error-page", &json!({ "pages": [page] }), expected);
         };
         check(json!({"status": [404], "text": ""}), "");
-        check(json!({"status": [404]}), "pages[0]: a page needs texts");
+        check(json!({"status": [404]}), "pages[0]: a page needs exactly one of texts");
         check(json!({"status": [404], "text": "", "uri": "/a"}), "exactly one of");
         check(json!({"status": [200], "text": ""}), "status");
         check(json!({"status": [404], "text": "", "use_page_status": true}), "needs a `uri`");

@@ -515,8 +515,8 @@ mod tests {
         check("{% for i = 1, 2 do %}{% else %}{% end %}", "`else` in a loop");
         check("{(other.html)}", "unknown `{(`");
         check(&format!("{{{{{}n}}}}", "(".repeat(200)), "nested deeper");
-        check(&"{% if n then %}".repeat(50), "more than 30 blocks");
-        check(&format!("{{{{n{}}}}}", "+n".repeat(600)), "split it");
+        check(&"{% if n then %}".repeat(50), "nested deeper than 30");
+        check(&format!("{{{{n{}}}}}", "+n".repeat(600)), "split the expression");
     }
 
     proptest! {

@@ -245,18 +245,18 @@ mod tests {
         check("", "the document is empty");
         check(" # only a comment", "the document is empty");
         check("{", "ends too early");
-        check("{}", "nothing between `{` and `}` at line 1 column 2");
-        check("query Q() {a}", "nothing between `(` and `)`");
+        check("{}", "empty `{` `}` at line 1 column 2");
+        check("query Q() {a}", "empty `(` `)`");
         check("{a\n  b(c: )}", "unexpected `)` at line 2 column 8");
         check("{a} b", "unexpected `b` at line 1 column 5");
         check("fragment on on T {a}", "unexpected `on`");
         check("type T { a: Int }", "unexpected `type`");
-        check("{a(b: 01)}", "`0` begins nothing");
-        check("{a(b: 1a)}", "`1` begins nothing");
-        check("{a(b: \"x\n\")}", "`\"` begins nothing");
-        check("{a(b: \"\\x\")}", "`\"` begins nothing");
-        check("{a ..b}", "`.` begins nothing");
-        check("{a é}", "`é` begins nothing");
+        check("{a(b: 01)}", "unexpected `0`");
+        check("{a(b: 1a)}", "unexpected `1`");
+        check("{a(b: \"x\n\")}", "unexpected `\"`");
+        check("{a(b: \"\\x\")}", "unexpected `\"`");
+        check("{a ..b}", "unexpected `.`");
+        check("{a é}", "unexpected `é`");
         check(&"{a".repeat(101), "more than 100 levels");
         check(&format!("{{a(b: {}", "[".repeat(200)), "more than 100 levels");
     }

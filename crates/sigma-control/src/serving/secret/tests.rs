@@ -179,7 +179,7 @@ async fn vault_is_asked_with_its_token() {
     check(&secrets, "$secret://vault/1/../jack/login/key", Err("segments")).await;
     check(&secrets, "$secret://vault/1/jack//login/key", Err("segments")).await;
     check(&secrets, "$secret://vault/1/moved/x/key", Err("responded with status 307")).await;
-    check(&secrets, "$secret://vault/1/huge/x/key", Err("more than 1048576 bytes")).await;
+    check(&secrets, "$secret://vault/1/huge/x/key", Err("exceeds 1048576 bytes")).await;
 }
 
 #[tokio::test]

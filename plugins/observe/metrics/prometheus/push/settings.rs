@@ -122,6 +122,6 @@ mod tests {
             |endpoint: &str, expected| of(json!({ "endpoint": endpoint, "protocol": "grpc" }), expected);
         check("http://127.0.0.1:4317/", Ok("http://127.0.0.1:4317"));
         check("https://otel.test:4317", Ok("https://otel.test:4317"));
-        check("http://otel.test/v1/metrics", Err("has a path"));
+        check("http://otel.test/v1/metrics", Err("gRPC uses no path"));
     }
 }
