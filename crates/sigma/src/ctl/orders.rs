@@ -46,7 +46,7 @@ pub(super) async fn order(client: &Client, name: &str) -> Result<()> {
     let known = client.orders().await.with_context(|| base.to_owned())?;
     let meant: Vec<&str> = meant(&known, name);
     if meant.is_empty() {
-        bail!("{base}: no certificate is ordered for `{name}`; `sigma ctl acme` lists those that are");
+        bail!("{base}: the gateway orders no certificate for `{name}`; `sigma ctl acme` lists the names");
     }
     for ssl in meant {
         client.order_now(ssl).await.with_context(|| base.to_owned())?;

@@ -209,7 +209,7 @@ fn a_certificate_is_ordered_kept_and_renewed() {
     let mut first = String::new();
     assert!(until(PATIENCE, || ask_by(&gateway, &pebble, "a.test").map(|serial| first = serial).is_ok()));
     assert_eq!(ask_by(&gateway, &pebble, "b.test").as_ref(), Ok(&first));
-    assert!(ask_by(&gateway, &pebble, "c.test").unwrap_err().contains("UnrecognisedName"));
+    assert!(ask_by(&gateway, &pebble, "c.test").unwrap_err().contains("unrecognised name"));
     // It is in a private file.
     use std::os::unix::fs::PermissionsExt;
     assert_eq!(std::fs::metadata(kept(&gateway, "1")).unwrap().permissions().mode() & 0o777, 0o600);
@@ -287,7 +287,7 @@ fn refused_orders_are_remembered() {
     let order = await_state(&gateway, "bad", "failed");
     assert!(order["last_error"].as_str().unwrap().contains("rejectedIdentifier"), "{order}");
     await_state(&gateway, "good", "valid");
-    assert!(ask_by(&gateway, &pebble, "blocked.test").unwrap_err().contains("UnrecognisedName"));
+    assert!(ask_by(&gateway, &pebble, "blocked.test").unwrap_err().contains("unrecognised name"));
     // However often it is started, it does not try before its time.
     for _ in 0..2 {
         gateway.kill().unwrap();
@@ -335,7 +335,7 @@ fn the_page_is_true() {
     let (former, order) = (handshake(), block(PAGE, "sh", "sigma ctl acme order"));
     assert!(at_control(&order).contains("ssls/shop: ordering"));
     assert!(until(PATIENCE, || handshake() != former), "{}", gateway.stderr());
-    assert!(at_control(&order).contains("429: it was ordered a moment ago"));
+    assert!(at_control(&order).contains("429: the certificate was ordered a moment ago"));
     assert!(
         at_control("sigma ctl acme order other.test --control http://127.0.0.1:9090")
             .contains("orders no certificate")

@@ -15,7 +15,7 @@ fn gateway(pebble: &Pebble, origin: &Origin, challenge: &str, on_demand: &Value)
 
 fn is_refused(gateway: &Gateway, pebble: &Pebble, name: &str) {
     let error = ask_by(gateway, pebble, name).unwrap_err();
-    assert!(error.contains("UnrecognisedName"), "{name}: {error}");
+    assert!(error.contains("unrecognised name"), "{name}: {error}");
 }
 
 #[test]
