@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{self, Poll};
 use std::time::Duration;
 
-use sigma_buffer::held::{self, Held};
+use sigma_buffer::held::{self, CountedBytes};
 use sigma_plugin::context::Client;
 use sigma_plugin::flow::{Transport, Tried};
 use sigma_plugin::pace::Direction as Way;
@@ -203,7 +203,7 @@ struct Side {
     /// Bytes that the module has not let continue.
     held: Vec<u8>,
     /// Memory of `held`.
-    counted: Held,
+    counted: CountedBytes,
     /// The worker has no memory for its bytes.
     is_refused: bool,
     /// No more bytes follow.
