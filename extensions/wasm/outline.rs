@@ -186,10 +186,10 @@ mod tests {
         for end in 9..whole.len() {
             // The end of a section is the end of a module, too.
             if let Err(error) = Outline::of(&whole[..end]) {
-                assert!(error.contains("cut off"), "{error}");
+                assert!(error.contains("truncated or damaged"), "{error}");
             }
         }
-        check(&[MODULE, &[7, 0xff, 0xff, 0xff, 0xff, 0x0f]].concat(), "cut off");
-        check(&[MODULE, &[7, 0xff, 0xff, 0xff, 0xff, 0xff, 1]].concat(), "cut off");
+        check(&[MODULE, &[7, 0xff, 0xff, 0xff, 0xff, 0x0f]].concat(), "truncated or damaged");
+        check(&[MODULE, &[7, 0xff, 0xff, 0xff, 0xff, 0xff, 1]].concat(), "truncated or damaged");
     }
 }

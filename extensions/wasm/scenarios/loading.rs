@@ -15,7 +15,7 @@ fn unusable_modules_are_refused() {
     };
     let text = |text: &str| wat::parse_str(text).unwrap();
     check(b"x", "filter.wasm: it is not a WebAssembly module");
-    check(&text("(module)"), "it exports neither a version of proxy-wasm");
+    check(&text("(module)"), "it exports no version of proxy-wasm");
     check(
         &text(r#"(module (import "env" "proxy_x" (func)) (func (export "proxy_abi_version_0_2_1")))"#),
         "it imports `env.proxy_x`, which the gateway does not have",
