@@ -1,5 +1,6 @@
 //! `proxy-cache` where many ask at once, and where memory ends.
 
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -146,6 +147,11 @@ fn large_hits_arrive_whole() {
     let head = peer.ask("HEAD /a HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
     assert_eq!((head.head.get("content-length"), head.body.len()), (Some("3000005"), 0));
     assert!(peer.get("/small").unwrap().body == old[..100]);
+    // HTTP/2 reads the same bytes instead of passing them on.
+    let url = format!("http://{}/a", gateway.address());
+    let output =
+        Command::new("curl").args(["-s", "--http2-prior-knowledge", "-H", "Host: h", &url]).output().unwrap();
+    assert!(output.stdout == old, "{} bytes", output.stdout.len());
 
     let mut slow = asking(&gateway, "/a");
     slow.read_head().unwrap();

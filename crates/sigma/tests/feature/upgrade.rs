@@ -245,8 +245,11 @@ fn demo_servers_go_on() {
     let ask = || gateway.connect().unwrap().with_deadline(PATIENCE).get("/").unwrap().status();
     for _ in 0..2 {
         assert_eq!(ask(), 200);
+        let before = gateway.pid();
         upgrade(&gateway);
-        // A connection that the demo server of the process before has not accepted ends with that process.
-        assert!(until(PATIENCE, || ask() == 200));
+        // Until its end the process before gets connections too, and those that it has not accepted end with it.
+        let command_line = || fs::read(format!("/proc/{before}/cmdline")).unwrap_or_default();
+        assert!(until(PATIENCE, || command_line().is_empty()), "{}", gateway.stderr());
     }
+    assert_eq!(ask(), 200);
 }
