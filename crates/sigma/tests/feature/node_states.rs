@@ -325,7 +325,9 @@ fn states_are_set_by_the_admin_api() {
     let orders = ctl(KEY, &["acme"]);
     assert!(orders.status.success(), "{orders:?}");
     let missing = ctl(KEY, &["acme", "order", "a.test"]);
-    assert!(String::from_utf8_lossy(&missing.stderr).contains("the gateway orders no certificate for `a.test`"));
+    assert!(
+        String::from_utf8_lossy(&missing.stderr).contains("the gateway orders no certificate for `a.test`")
+    );
     for path in ["/", "/apisix/admin"] {
         let answer = writer.call("GET", path, None).unwrap();
         assert_eq!(answer.status(), 404);
