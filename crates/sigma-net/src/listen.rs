@@ -13,12 +13,12 @@ use rustix::net::{SocketFlags, acceptfrom_with};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use crate::datagram::{self, DatagramSocket};
 use crate::stream::{Peer, Stream};
 use crate::tcp_options::TcpOptions;
-use crate::uring::{self, UringStream};
+use crate::uring::{self, Family, UringStream};
 
 /// A bound, listening socket on its way to a worker.
 #[derive(Debug)]
@@ -167,7 +167,7 @@ impl BoundSocket {
             BoundSocket::Tcp(socket) => socket.into(),
             BoundSocket::Unix(socket) => socket.into(),
         };
-        Ok(Opened::Connections(Listening::Uring(uring::watch(socket)?)))
+        Ok(Opened::Connections(Listening::Either(uring::watch(socket)?)))
     }
 }
 
@@ -188,7 +188,7 @@ pub enum Listening {
     /// Unix domain
     Unix(UnixListener),
     /// Either, on a worker with io_uring
-    Uring(AsyncFd<OwnedFd>),
+    Either(AsyncFd<OwnedFd>),
 }
 
 impl Listening {
@@ -197,7 +197,7 @@ impl Listening {
         let addr = match self {
             Listening::Tcp(listener) => listener.local_addr().ok(),
             Listening::Unix(_) => None,
-            Listening::Uring(listener) => {
+            Listening::Either(listener) => {
                 SockRef::from(listener.get_ref()).local_addr().ok().and_then(|addr| addr.as_socket())
             }
         };
@@ -225,11 +225,18 @@ impl Listening {
             }
             // The ring could accept too, but does not report the peer's address, which would cost the same system
             // call.
-            Listening::Uring(listener) => {
-                let accept = |socket: &OwnedFd| Ok(acceptfrom_with(socket, SocketFlags::CLOEXEC)?);
+            Listening::Either(listener) => {
+                let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+                let accept = |socket: &OwnedFd| Ok(acceptfrom_with(socket, flags)?);
                 let (socket, addr) = listener.async_io(Interest::READABLE, accept).await?;
                 let addr = addr.and_then(|addr| SocketAddr::try_from(addr).ok());
-                Ok((Stream::Uring(UringStream::adopt(socket)?), addr.map_or(Peer::Unix, Peer::from_tcp)))
+                let stream = match (uring::is_chosen(), addr) {
+                    (true, Some(_)) => Stream::Uring(UringStream::adopt(socket, Family::Tcp)?),
+                    (true, None) => Stream::Uring(UringStream::adopt(socket, Family::Unix)?),
+                    (false, Some(_)) => Stream::Tcp(TcpStream::from_std(socket.into())?),
+                    (false, None) => Stream::Unix(UnixStream::from_std(socket.into())?),
+                };
+                Ok((stream, addr.map_or(Peer::Unix, Peer::from_tcp)))
             }
         }
     }
@@ -301,7 +308,7 @@ impl AsFd for Listening {
         match self {
             Listening::Tcp(listener) => listener.as_fd(),
             Listening::Unix(listener) => listener.as_fd(),
-            Listening::Uring(listener) => listener.get_ref().as_fd(),
+            Listening::Either(listener) => listener.get_ref().as_fd(),
         }
     }
 }

@@ -124,7 +124,11 @@ impl Drop for Pipe {
 impl Stream {
     /// Returns true if a [`Pipe`] can move bytes from it and to it.
     pub fn can_splice(&self) -> bool {
-        matches!(self, Stream::Tcp(_))
+        match self {
+            Stream::Tcp(_) => true,
+            Stream::Uring(stream) => stream.is_tcp(),
+            _ => false,
+        }
     }
 
     /// Moves available bytes into an empty pipe, at most `most`; 0 is the end of the stream.
@@ -138,26 +142,36 @@ impl Stream {
         pipe: &mut Pipe,
         most: usize,
     ) -> Poll<io::Result<usize>> {
-        let (Stream::Tcp(socket), Some(ends)) = (self, &pipe.ends) else { return Poll::Ready(Err(cannot())) };
-        loop {
-            ready!(socket.poll_read_ready(cx))?;
-            // The pipe is empty: only the socket can make it wait.
-            match socket.try_io(Interest::READABLE, || pass(&*socket, &ends.write, most.min(PIPE_BYTES))) {
-                Ok(n) => {
-                    pipe.held += n;
-                    return Poll::Ready(Ok(n));
+        let Some(ends) = &pipe.ends else { return Poll::Ready(Err(cannot())) };
+        let most = most.min(PIPE_BYTES);
+        let moved = match self {
+            Stream::Tcp(socket) => loop {
+                ready!(socket.poll_read_ready(cx))?;
+                // The pipe is empty: only the socket can make it wait.
+                match socket.try_io(Interest::READABLE, || pass(&*socket, &ends.write, most)) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    moved => break moved,
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) if is_refusal(&error) => {
-                    PIPES.with_borrow_mut(|pipes| {
-                        pipes.is_forbidden = true;
-                        pipes.count -= pipes.idle.drain(..).count();
-                    });
-                    return Poll::Ready(Err(cannot()));
-                }
-                Err(error) => return Poll::Ready(Err(error)),
+            },
+            Stream::Uring(stream) if stream.is_tcp() => {
+                let write =
+                    |bytes: &[u8]| Ok(rustix::io::write(&ends.write, &bytes[..bytes.len().min(most)])?);
+                ready!(stream.poll_move_out(cx, write, |socket| pass(socket, &ends.write, most)))
             }
+            _ => return Poll::Ready(Err(cannot())),
+        };
+        match moved {
+            Ok(n) => pipe.held += n,
+            Err(error) if is_refusal(&error) => {
+                PIPES.with_borrow_mut(|pipes| {
+                    pipes.is_forbidden = true;
+                    pipes.count -= pipes.idle.drain(..).count();
+                });
+                return Poll::Ready(Err(cannot()));
+            }
+            Err(_) => {}
         }
+        Poll::Ready(moved)
     }
 
     /// Moves bytes from a pipe to the stream.
@@ -165,18 +179,25 @@ impl Stream {
     /// # Errors
     /// Returns an error in the same cases as [`Stream::poll_splice_into`].
     pub fn poll_splice_from(&mut self, cx: &mut Context<'_>, pipe: &mut Pipe) -> Poll<io::Result<usize>> {
-        let (Stream::Tcp(socket), Some(ends)) = (self, &pipe.ends) else { return Poll::Ready(Err(cannot())) };
-        loop {
-            ready!(socket.poll_write_ready(cx))?;
-            match socket.try_io(Interest::WRITABLE, || pass(&ends.read, &*socket, pipe.held)) {
-                Ok(n) => {
-                    pipe.held = pipe.held.saturating_sub(n);
-                    return Poll::Ready(Ok(n));
+        let Some(ends) = &pipe.ends else { return Poll::Ready(Err(cannot())) };
+        let held = pipe.held;
+        let moved = match self {
+            Stream::Tcp(socket) => loop {
+                ready!(socket.poll_write_ready(cx))?;
+                match socket.try_io(Interest::WRITABLE, || pass(&ends.read, &*socket, held)) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    moved => break moved,
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Poll::Ready(Err(error)),
+            },
+            Stream::Uring(stream) if stream.is_tcp() => {
+                ready!(stream.poll_move_in(cx, |socket| pass(&ends.read, socket, held)))
             }
+            _ => return Poll::Ready(Err(cannot())),
+        };
+        if let Ok(n) = &moved {
+            pipe.held = held.saturating_sub(*n);
         }
+        Poll::Ready(moved)
     }
 }
 

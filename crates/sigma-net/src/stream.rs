@@ -17,7 +17,7 @@ use tokio::net::{TcpStream, UnixStream};
 
 use crate::dial_pace;
 use crate::tls::{Facts, TlsStream};
-use crate::uring::{self, UringStream};
+use crate::uring::{self, Family, UringStream};
 
 /// A connected byte stream. All operations are polled, so that one task can drive both sides of an exchange without
 /// splitting either.
@@ -91,8 +91,8 @@ impl Stream {
         }
         let stream = connect(addr).await?;
         stream.set_nodelay(true)?;
-        if uring::is_active() {
-            return Ok(Stream::Uring(UringStream::adopt(stream.into_std()?.into())?));
+        if uring::is_chosen() {
+            return Ok(Stream::Uring(UringStream::adopt(stream.into_std()?.into(), Family::Tcp)?));
         }
         Ok(Stream::Tcp(stream))
     }
@@ -108,8 +108,8 @@ impl Stream {
             stream = UnixStream::from_std(moved.into())?;
         }
         crate::limits::leave_reserve(&stream)?;
-        if uring::is_active() {
-            return Ok(Stream::Uring(UringStream::adopt(stream.into_std()?.into())?));
+        if uring::is_chosen() {
+            return Ok(Stream::Uring(UringStream::adopt(stream.into_std()?.into(), Family::Unix)?));
         }
         Ok(Stream::Unix(stream))
     }

@@ -26,9 +26,10 @@ const BLOCKING_THREADS: usize = 16;
 pub enum Io {
     /// The stream itself, when epoll reports that its socket is ready.
     Epoll,
-    /// The kernel, by a ring of these sizes; [`Io::Epoll`] if that is unavailable, which is logged.
+    /// The kernel, by a ring of these sizes, for connections that come while the worker has many; [`Io::Epoll`] for the
+    /// others, and if a ring is unavailable.
     Auto(Sizes),
-    /// As [`Io::Auto`], but the log entry is a warning.
+    /// The kernel, by a ring, for all connections; [`Io::Epoll`] if that is unavailable, with a warning.
     Uring(Sizes),
 }
 
@@ -72,9 +73,12 @@ async fn run<F: Future<Output = ()>>(io: Io, is_filtered: bool, main: impl FnOnc
     const NOT_HAD: &str =
         "io_uring is not available: using epoll (io_uring needs Linux 6.1, and a container may forbid it)";
     if let Io::Auto(sizes) | Io::Uring(sizes) = io {
+        if let Io::Auto(_) = io {
+            uring::use_while_paying();
+        }
         match uring::start(sizes) {
             Ok(()) => drop(tokio::task::spawn_local(kept_up("io_uring", move || uring::run(sizes)))),
-            Err(error) if io == Io::Auto(sizes) => tracing::info!(%error, "{NOT_HAD}"),
+            Err(error) if io == Io::Auto(sizes) => tracing::debug!(%error, "{NOT_HAD}"),
             Err(error) => tracing::warn!(%error, "{NOT_HAD}"),
         }
     }

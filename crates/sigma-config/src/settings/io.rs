@@ -7,12 +7,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Io {
-    /// io_uring if the kernel supports and permits it (Linux 6.1), otherwise epoll; the log says which.
+    /// io_uring for connections that open while the worker has 16 or more clients, if the kernel supports and permits it
+    /// (Linux 6.1); epoll for all others.
+    #[default]
     Auto,
     /// A system call for each read and write, when epoll reports a ready socket.
-    #[default]
     Epoll,
-    /// Like `auto`, with a warning if epoll is used.
+    /// io_uring for all connections. If the kernel does not permit it, epoll, with a warning.
     IoUring,
 }
 

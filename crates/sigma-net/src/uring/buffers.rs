@@ -115,19 +115,28 @@ impl Buffers {
     pub(super) fn read(&mut self, received: &mut Received, to: &mut [u8]) -> usize {
         let mut read = 0;
         while received.count > 0 && read < to.len() {
-            let buffer = received.first;
-            let held = self.bytes(buffer);
+            let held = self.first(received);
             let n = held.len().min(to.len() - read);
             to[read..read + n].copy_from_slice(&held[..n]);
             read += n;
-            let piece = &mut self.pieces[usize::from(buffer)];
-            // At most the length of the piece, which has 32 bits.
-            piece.start += n as u32;
-            if piece.start == piece.end {
-                self.drop_first(received);
-            }
+            self.advance(received, n);
         }
         read
+    }
+
+    /// Returns the unread bytes of the first buffer of `received`, which is not empty.
+    pub(super) fn first(&self, received: &Received) -> &[u8] {
+        self.bytes(received.first)
+    }
+
+    /// Drops the first `n` of the bytes that [`Buffers::first`] returns.
+    pub(super) fn advance(&mut self, received: &mut Received, n: usize) {
+        let piece = &mut self.pieces[usize::from(received.first)];
+        // At most the length of the piece, which has 32 bits.
+        piece.start += n as u32;
+        if piece.start == piece.end {
+            self.drop_first(received);
+        }
     }
 
     /// Drops unread bytes.

@@ -50,6 +50,39 @@ thread_local! {
     static RING: RefCell<Option<Ring>> = const { RefCell::new(None) };
     /// The identity of this thread's ring, while it has one.
     static IDENTITY: Cell<Option<Identity>> = const { Cell::new(None) };
+    /// Whether new connections of this thread use its ring.
+    static CHOICE: Cell<Choice> = const { Cell::new(Choice::Always) };
+}
+
+/// The number of open client connections of a worker from which on a ring takes less CPU time than epoll. Measured; see
+/// docs/io-uring.md.
+const PAYS_FROM: u32 = 16;
+
+/// Which new connections of a worker use its ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Choice {
+    /// All.
+    Always,
+    /// Those that come while the worker has many connections; this is the present state.
+    WhilePaying(bool),
+}
+
+/// Uses the calling thread's ring only for connections that come while many are open.
+pub(crate) fn use_while_paying() {
+    CHOICE.set(Choice::WhilePaying(false));
+}
+
+/// Takes note of the number of open client connections of the calling worker. It decides whether further connections,
+/// to clients and to nodes, use io_uring.
+pub fn note_connections(open: u32) {
+    if let Choice::WhilePaying(_) = CHOICE.get() {
+        CHOICE.set(Choice::WhilePaying(open >= PAYS_FROM));
+    }
+}
+
+/// Returns true if a new connection of the calling thread is to use its ring.
+pub(crate) fn is_chosen() -> bool {
+    is_active() && CHOICE.get() != Choice::WhilePaying(false)
 }
 
 /// Identifies a ring among several threads, and among successive rings of a thread.
@@ -172,6 +205,14 @@ fn with_own<R>(f: impl FnOnce(&mut Ring) -> R) -> Option<R> {
 pub struct UringStream {
     ring: Identity,
     slot: u32,
+    family: Family,
+}
+
+/// The family of a connection's socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Family {
+    Tcp,
+    Unix,
 }
 
 impl UringStream {
@@ -179,10 +220,15 @@ impl UringStream {
     ///
     /// # Errors
     /// Returns an error if the calling thread has no ring, or a full one.
-    pub(crate) fn adopt(socket: OwnedFd) -> io::Result<UringStream> {
+    pub(crate) fn adopt(socket: OwnedFd, family: Family) -> io::Result<UringStream> {
         let ring = IDENTITY.get().ok_or_else(gone)?;
         let slot = with_own(|ring| ring.adopt(socket)).unwrap_or_else(|| Err(gone()))?;
-        Ok(UringStream { ring, slot })
+        Ok(UringStream { ring, slot, family })
+    }
+
+    /// Returns true for TCP.
+    pub(crate) fn is_tcp(&self) -> bool {
+        self.family == Family::Tcp
     }
 
     fn with<R>(&self, f: impl FnOnce(&mut Ring, u32) -> R) -> io::Result<R> {
@@ -220,6 +266,32 @@ impl UringStream {
         let written = ready!(self.with(|ring, slot| ring.write(slot, cx, bufs))?);
         turn.made_progress();
         Poll::Ready(written)
+    }
+
+    /// Moves available bytes into an empty pipe: received bytes by `write`, and those of the socket by `pass`. Returns
+    /// their number; 0 is the end of the stream.
+    pub(crate) fn poll_move_out(
+        &mut self,
+        cx: &mut Context<'_>,
+        write: impl FnOnce(&[u8]) -> io::Result<usize>,
+        pass: impl FnOnce(BorrowedFd<'_>) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        let turn = ready!(poll_proceed(cx));
+        let moved = ready!(self.with(|ring, slot| ring.move_out(slot, cx, write, pass))?);
+        turn.made_progress();
+        Poll::Ready(moved)
+    }
+
+    /// Moves bytes of a pipe to the socket by `pass`, after all written bytes.
+    pub(crate) fn poll_move_in(
+        &mut self,
+        cx: &mut Context<'_>,
+        pass: impl FnOnce(BorrowedFd<'_>) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        let turn = ready!(poll_proceed(cx));
+        let moved = ready!(self.with(|ring, slot| ring.move_in(slot, cx, pass))?);
+        turn.made_progress();
+        Poll::Ready(moved)
     }
 
     /// Ready unless the socket has no room for written bytes.

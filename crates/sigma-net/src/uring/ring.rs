@@ -160,15 +160,89 @@ impl Ring {
         let Some(socket) = connection.socket() else { return Poll::Ready(Err(vacancy())) };
         match send_now(socket, from) {
             Ok(n) => Poll::Ready(Ok(n)),
-            Err(Errno::AGAIN) => {
-                self.kernel.poll(socket, connection.token(Op::Writable));
-                connection.outgoing = Outgoing::Full;
-                register(&mut connection.writer, cx);
-                self.wake_driver();
-                Poll::Pending
-            }
+            Err(Errno::AGAIN) => self.wait_for_room(slot, cx),
             Err(errno) => Poll::Ready(Err(errno.into())),
         }
+    }
+
+    /// Moves available bytes into an empty pipe: first those that the kernel has received into buffers, by `write`, then
+    /// those of the socket, by `pass`. Returns their number; 0 is the end of the stream.
+    pub(super) fn move_out(
+        &mut self,
+        slot: u32,
+        cx: &Context<'_>,
+        write: impl FnOnce(&[u8]) -> io::Result<usize>,
+        pass: impl FnOnce(BorrowedFd<'_>) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        let connection = &mut self.connections[slot as usize];
+        if !connection.received.is_empty() {
+            let written = write(self.buffers.first(&connection.received));
+            if let Ok(n) = written {
+                self.buffers.advance(&mut connection.received, n);
+            }
+            return Poll::Ready(written);
+        }
+        match connection.end {
+            Some(End::Closed) => return Poll::Ready(Ok(0)),
+            Some(End::Error(errno)) => return Poll::Ready(Err(failure(errno))),
+            None => {}
+        }
+        register(&mut connection.reader, cx);
+        match connection.incoming {
+            Incoming::Idle => {}
+            Incoming::Receiving => {
+                self.kernel.cancel(connection.token(Op::Receive));
+                connection.incoming = Incoming::Stopping;
+                self.wake_driver();
+                return Poll::Pending;
+            }
+            Incoming::Watched | Incoming::Stopping => return Poll::Pending,
+        }
+        let Some(socket) = connection.socket() else { return Poll::Ready(Err(vacancy())) };
+        if connection.unread {
+            match pass(socket) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                passed => return Poll::Ready(passed),
+            }
+        }
+        self.kernel.poll(socket, connection.token(Op::Readable));
+        (connection.unread, connection.bulk) = (false, true);
+        connection.incoming = Incoming::Watched;
+        self.wake_driver();
+        Poll::Pending
+    }
+
+    /// Moves bytes of a pipe to the socket, by `pass`, after all written bytes.
+    pub(super) fn move_in(
+        &mut self,
+        slot: u32,
+        cx: &Context<'_>,
+        pass: impl FnOnce(BorrowedFd<'_>) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        let connection = &mut self.connections[slot as usize];
+        if let Some(errno) = connection.broken {
+            return Poll::Ready(Err(failure(errno)));
+        }
+        if connection.outgoing != Outgoing::Idle {
+            register(&mut connection.writer, cx);
+            return Poll::Pending;
+        }
+        let Some(socket) = connection.socket() else { return Poll::Ready(Err(vacancy())) };
+        match pass(socket) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait_for_room(slot, cx),
+            passed => Poll::Ready(passed),
+        }
+    }
+
+    /// Waits until the socket has room.
+    fn wait_for_room(&mut self, slot: u32, cx: &Context<'_>) -> Poll<io::Result<usize>> {
+        let connection = &mut self.connections[slot as usize];
+        let Some(socket) = connection.socket() else { return Poll::Ready(Err(vacancy())) };
+        self.kernel.poll(socket, connection.token(Op::Writable));
+        connection.outgoing = Outgoing::Full;
+        register(&mut connection.writer, cx);
+        self.wake_driver();
+        Poll::Pending
     }
 
     /// Ready unless the socket has no room for written bytes.

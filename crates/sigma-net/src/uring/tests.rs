@@ -9,6 +9,7 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 
 use super::*;
 use crate::listen::{BoundSocket, Claim, Listening, Opened};
+use crate::splice::Pipe;
 use crate::stream::{Peer, Stream};
 use crate::worker::{Io, spawn};
 
@@ -168,7 +169,7 @@ fn written_bytes_are_sent_although_the_stream_is_dropped() {
 fn the_last_bytes_are_sent_although_the_worker_ends() {
     let (near, far) = std::os::unix::net::UnixStream::pair().expect("a pair of sockets");
     on_ring(SIZES, || async move {
-        let mut near = Stream::Uring(UringStream::adopt(near.into()).expect("a ring"));
+        let mut near = Stream::Uring(UringStream::adopt(near.into(), Family::Unix).expect("a ring"));
         poll_fn(|cx| near.poll_write(cx, b"good bye")).await.expect("write");
     });
     let mut far = far;
@@ -365,9 +366,117 @@ fn a_unix_socket_works_as_well() {
     on_ring(SIZES, || async {
         let (near, mut far) = UnixStream::pair().expect("a pair of sockets");
         let socket = near.into_std().expect("a socket").into();
-        let mut near = Stream::Uring(UringStream::adopt(socket).expect("a ring"));
+        let mut near = Stream::Uring(UringStream::adopt(socket, Family::Unix).expect("a ring"));
         far.write_all(b"hello").await.expect("write");
         near.read_exact(&mut [0; 5]).await.expect("read");
         assert_eq!(near.local_addr(), None);
     });
+}
+
+/// Two streams in the ring, and their other ends: what arrives at the first one is to leave by the second one.
+async fn passage() -> [(Stream, TcpStream); 2] {
+    [pair().await, pair().await]
+}
+
+/// Moves the next bytes from one stream to the other by a pipe; returns their number.
+async fn pass_on(from: &mut Stream, to: &mut Stream) -> usize {
+    let mut pipe = Pipe::take().expect("a pipe");
+    let moved = poll_fn(|cx| from.poll_splice_into(cx, &mut pipe, usize::MAX)).await.expect("in order");
+    while pipe.held() > 0 {
+        assert_ne!(poll_fn(|cx| to.poll_splice_from(cx, &mut pipe)).await.expect("in order"), 0);
+    }
+    moved
+}
+
+#[test]
+fn bytes_pass_between_rings_by_a_pipe() {
+    const LENGTH: usize = 8 << 20;
+    on_ring(SIZES, || async {
+        let [(mut from, sender), (mut to, mut receiver)] = passage().await;
+        let (mut sender_reads, mut sender) = sender.into_split();
+        // The kernel receives these bytes into a buffer, and the next ones are queued for the other stream.
+        sender.write_all(b"head and body").await.expect("write");
+        let mut head = [0; 5];
+        from.read_exact(&mut head).await.expect("read");
+        to.write_all(&head).await.expect("write");
+        let sends = tokio::task::spawn_local(async move {
+            sender.write_all(&pattern(LENGTH)).await.expect("write");
+            sender
+        });
+        let receives = tokio::task::spawn_local(async move {
+            let mut got = Vec::new();
+            receiver.read_to_end(&mut got).await.map(|_| (got, receiver)).expect("read")
+        });
+        let mut left = LENGTH + b"and body".len();
+        while left > 0 {
+            left -= pass_on(&mut from, &mut to).await;
+        }
+        // Small messages go on by buffers, in both directions.
+        let mut sender = sends.await.expect("the sender");
+        sender.write_all(b"tail").await.expect("write");
+        let mut tail = [0; 4];
+        from.read_exact(&mut tail).await.expect("read");
+        to.write_all(&tail).await.expect("write");
+        from.write_all(b"answer").await.expect("write");
+        sender_reads.read_exact(&mut [0; 6]).await.expect("read");
+        drop((sender, sender_reads));
+        assert_eq!(pass_on(&mut from, &mut to).await, 0, "the end of the stream");
+        to.shutdown().await.expect("shut down");
+        let (got, _) = receives.await.expect("the receiver");
+        assert!(got == [b"head and body", &pattern(LENGTH)[..], b"tail"].concat(), "all bytes, in order");
+    });
+}
+
+#[test]
+fn a_pipe_waits_for_bytes_and_for_room() {
+    on_ring(SIZES, || async {
+        let [(mut from, mut sender), (mut to, mut receiver)] = passage().await;
+        let mut pipe = Pipe::take().expect("a pipe");
+        // Neither before the receive by the ring, nor while it is cancelled, are there bytes.
+        let mut noop = Context::from_waker(std::task::Waker::noop());
+        assert!(from.poll_fill(&mut noop, &mut sigma_buffer::Chunk::empty()).is_pending());
+        assert!(from.poll_splice_into(&mut noop, &mut pipe, 9).is_pending());
+        sender.write_all(b"hello").await.expect("write");
+        assert_eq!(poll_fn(|cx| from.poll_splice_into(cx, &mut pipe, 3)).await.expect("read"), 3);
+        // The socket has no room until its peer reads.
+        let mut written = 0;
+        let bytes = pattern(1 << 20);
+        while let Poll::Ready(n) = poll_fn(|cx| Poll::Ready(to.poll_write(cx, &bytes))).await {
+            written += n.expect("write");
+        }
+        assert!(poll_fn(|cx| Poll::Ready(to.poll_splice_from(cx, &mut pipe))).await.is_pending());
+        let reads = tokio::task::spawn_local(async move {
+            let mut got = vec![0; written + 3];
+            receiver.read_exact(&mut got).await.map(|_| got).expect("read")
+        });
+        while pipe.held() > 0 {
+            poll_fn(|cx| to.poll_splice_from(cx, &mut pipe)).await.expect("write");
+        }
+        assert_eq!(&reads.await.expect("the reader")[written..], b"hel");
+    });
+}
+
+#[test]
+fn connections_use_a_ring_while_it_pays() {
+    let main = async || {
+        if !is_active() {
+            eprintln!("this machine gives no io_uring: nothing is tested");
+            return;
+        }
+        let socket =
+            BoundSocket::tcp((Ipv4Addr::LOCALHOST, 0).into(), 8, Claim::First, &crate::TcpOptions::default());
+        let socket = socket.expect("a socket");
+        let addr = socket.local_addr().expect("an address");
+        let listening = connections(socket);
+        for (open, by_ring) in [(0, false), (PAYS_FROM, true), (PAYS_FROM - 1, false)] {
+            note_connections(open);
+            let mut dialled = Stream::dial_tcp(addr).await.expect("dial");
+            let (mut accepted, peer) = listening.accept().await.expect("accept");
+            assert_eq!([&dialled, &accepted].map(|stream| matches!(stream, Stream::Uring(_))), [by_ring; 2]);
+            assert!(matches!(peer, Peer::Ip(_)));
+            dialled.write_all(b"hello").await.expect("write");
+            accepted.read_exact(&mut [0; 5]).await.expect("read");
+        }
+    };
+    spawn("test".into(), None, Io::Auto(SIZES), false, main).expect("a thread").join().expect("the test");
 }

@@ -396,6 +396,7 @@ impl Worker {
     /// Counts a connection in; returns its number.
     pub(crate) fn enter(&self) -> u64 {
         self.connections.set(self.connections.get() + 1);
+        sigma_net::uring::note_connections(self.connections.get());
         self.counters.add(Counter::ConnectionsAccepted, 1);
         self.counters.add(Counter::ConnectionsActive, 1);
         self.next_connection()
@@ -414,6 +415,7 @@ impl Worker {
 
     pub(crate) fn leave(&self) {
         self.connections.set(self.connections.get() - 1);
+        sigma_net::uring::note_connections(self.connections.get());
         self.counters.lower(Counter::ConnectionsActive, 1);
         self.released.notify_waiters();
     }
