@@ -121,6 +121,28 @@ struct Bench<'a> {
     programs: Programs,
 }
 
+/// The suites that load all parts of a gateway.
+const EXERCISES: [&str; 7] = ["gateways", "tls", "h2", "streams", "plugins", "cache", "observe"];
+
+/// Loads a Sigma binary as the benchmarks do, without peers: every trial once and briefly.
+pub(crate) fn exercise(root: &Path, sigma: &Path) -> anyhow::Result<()> {
+    for suite in EXERCISES {
+        let options = Options {
+            suite: suite.to_owned(),
+            quick: true,
+            only: Vec::new(),
+            peers: Vec::new(),
+            seconds: 2,
+            rounds: 1,
+            sigma: Some(sigma.to_owned()),
+            without_sigma: false,
+            report_only: false,
+        };
+        run(root, &options)?;
+    }
+    Ok(())
+}
+
 /// Runs one suite and, unless quick, rewrites the pages that its results stand in.
 pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     for peer in &options.peers {

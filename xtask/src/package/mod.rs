@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `layout` | the lists of files in the tarball, the Debian package and the folder for an image |
 //! | `elf` | the needs of a binary on its machine |
+//! | `guidance` | optimisation by a profile of the program under load |
 //! | `notices` | the texts that the licences of these crates want handed on |
 //! | `sbom` | the list of the crates that are linked into the program |
 //! | `signing` | the signature of the sums |
@@ -12,6 +13,7 @@
 //! Archives are written by `tar`, `gzip` and `dpkg-deb`, with fixed owners, sorted names and the time of the commit.
 
 mod elf;
+mod guidance;
 mod layout;
 mod notices;
 mod reproduce;
@@ -27,6 +29,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, anyhow, ensure};
 use clap::Args;
 
+use guidance::Guidance;
 use layout::{Documents, Entry, Parts};
 
 /// Where distributions keep the authorities that the system trusts.
@@ -52,6 +55,12 @@ pub(crate) struct Options {
     /// The profile of cargo to build with
     #[arg(long, default_value = "dist")]
     profile: String,
+    /// Builds a program that counts first, loads it with the benchmarks, and optimises the release by its counts
+    #[arg(long, conflicts_with_all = ["binary", "profile_data", "reproduce"])]
+    profile_guided: bool,
+    /// Optimises by these counts, which `--profile-guided` leaves in target/profile-guided/sigma.profdata
+    #[arg(long, value_name = "FILE", conflicts_with = "binary")]
+    profile_data: Option<PathBuf>,
     /// The SSH key that signs the sums; unset: the key in the variable SIGMA_SIGNING_KEY. Without one they
     /// stay unsigned
     #[arg(long)]
@@ -59,6 +68,15 @@ pub(crate) struct Options {
     /// Builds this package of the commit twice, in two folders, and compares the results; packs nothing
     #[arg(long, value_name = "PACKAGE", num_args = 0..=1, default_missing_value = "sigma", conflicts_with = "binary")]
     reproduce: Option<String>,
+}
+
+impl Options {
+    /// The given counts, by their absolute path.
+    fn profile_data(&self) -> anyhow::Result<Option<PathBuf>> {
+        let Some(file) = &self.profile_data else { return Ok(None) };
+        let found = file.canonicalize().with_context(|| format!("no counts at {}", file.display()))?;
+        Ok(Some(found))
+    }
 }
 
 /// The program, its version and its target.
@@ -81,8 +99,16 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     let binary = match &options.binary {
         Some(path) => path.clone(),
         None => {
-            let how =
-                Build { package: "sigma", fully_static: options.fully_static, profile: &options.profile };
+            let counts = match options.profile_guided {
+                true => Some(guidance::make(root, &release, &options.profile)?),
+                false => options.profile_data()?,
+            };
+            let how = Build {
+                package: "sigma",
+                fully_static: options.fully_static,
+                profile: &options.profile,
+                guidance: counts.as_deref().map_or(Guidance::None, Guidance::Use),
+            };
             let binary = build(root, &release, &how)?.join("sigma");
             has_no_lines(&binary)?;
             binary
@@ -188,6 +214,7 @@ struct Build<'b> {
     package: &'b str,
     fully_static: bool,
     profile: &'b str,
+    guidance: Guidance<'b>,
 }
 
 /// Builds a package in a folder of sources; returns the folder of the result.
@@ -217,7 +244,7 @@ fn build(root: &Path, release: &Release, how: &Build<'_>) -> anyhow::Result<Path
         command.env(format!("CARGO_TARGET_{}_LINKER", name.to_uppercase()), COMPILER);
         command.env(format!("CC_{name}"), COMPILER);
     }
-    same_everywhere(&mut command, root, release, how.fully_static);
+    same_everywhere(&mut command, root, release, how);
     let status = command.current_dir(root).status().context("cargo cannot be run")?;
     ensure!(status.success(), "the program cannot be built");
     let folder = cargo_metadata(root, target)?["target_directory"].as_str().map(PathBuf::from);
@@ -228,14 +255,20 @@ fn build(root: &Path, release: &Release, how: &Build<'_>) -> anyhow::Result<Path
 }
 
 /// Flags and variables by which the result does not depend on where the sources and the crates are, nor on the time.
-fn same_everywhere(command: &mut Command, root: &Path, release: &Release, fully_static: bool) {
+fn same_everywhere(command: &mut Command, root: &Path, release: &Release, how: &Build<'_>) {
     let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cargo"));
     let crates = std::env::var_os("CARGO_HOME").map(PathBuf::from).or(home);
     let places = [(Some(root.to_owned()), "."), (crates, "/cargo")];
     let places: Vec<String> =
         places.into_iter().filter_map(|(from, to)| Some(format!("{}={to}", from?.display()))).collect();
     let mut flags: Vec<String> = places.iter().map(|place| format!("--remap-path-prefix={place}")).collect();
-    if fully_static {
+    flags.extend(how.guidance.flags());
+    if let Guidance::Count(_) = how.guidance {
+        // The compiler counts before it links, so the long optimisation at the link is of no use here.
+        let name = how.profile.replace('-', "_").to_uppercase();
+        command.env(format!("CARGO_PROFILE_{name}_LTO"), "off");
+    }
+    if how.fully_static {
         flags.extend(["-C".to_owned(), "target-feature=+crt-static".to_owned()]);
     }
     // A flag is one, whatever spaces a path has.

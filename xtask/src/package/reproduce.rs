@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, ensure};
 
-use super::{Build, Options, Release, build, make, output};
+use super::{Build, Guidance, Options, Release, build, make, output};
 
 /// Names of the folders; of other lengths, so that a path that is left in a binary moves the bytes behind it.
 const FOLDERS: [&str; 2] = ["first", "another-folder/second"];
@@ -57,7 +57,13 @@ fn export(root: &Path, folder: &Path) -> anyhow::Result<()> {
 
 /// The folder with the files of one build that are compared.
 fn of_folder(folder: &Path, release: &Release, options: &Options, package: &str) -> anyhow::Result<PathBuf> {
-    let how = Build { package, fully_static: options.fully_static, profile: &options.profile };
+    let counts = options.profile_data()?;
+    let how = Build {
+        package,
+        fully_static: options.fully_static,
+        profile: &options.profile,
+        guidance: counts.as_deref().map_or(Guidance::None, Guidance::Use),
+    };
     let built = build(folder, release, &how)?;
     if package == "sigma" {
         let out = folder.join("target/package");
