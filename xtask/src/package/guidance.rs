@@ -10,7 +10,7 @@ use anyhow::{Context, ensure};
 
 use super::{Build, Release, build, output, text};
 
-/// What a build does with counts.
+/// The part of counts in a build.
 #[derive(Clone, Copy)]
 pub(super) enum Guidance<'p> {
     /// Nothing.

@@ -63,7 +63,7 @@ const PAYS_FROM: u32 = 16;
 enum Choice {
     /// All.
     Always,
-    /// Those that come while the worker has many connections; this is the present state.
+    /// Connections that open while the worker has many clients; the value is the present state.
     WhilePaying(bool),
 }
 
@@ -268,7 +268,7 @@ impl UringStream {
         Poll::Ready(written)
     }
 
-    /// Moves available bytes into an empty pipe: received bytes by `write`, and those of the socket by `pass`. Returns
+    /// Moves available bytes into an empty pipe: received bytes by `write`, and bytes in the socket by `pass`. Returns
     /// their number; 0 is the end of the stream.
     pub(crate) fn poll_move_out(
         &mut self,

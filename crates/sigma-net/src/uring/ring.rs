@@ -165,8 +165,8 @@ impl Ring {
         }
     }
 
-    /// Moves available bytes into an empty pipe: first those that the kernel has received into buffers, by `write`, then
-    /// those of the socket, by `pass`. Returns their number; 0 is the end of the stream.
+    /// Moves available bytes into an empty pipe: first the bytes that the kernel has received into buffers, by `write`,
+    /// then bytes in the socket, by `pass`. Returns their number; 0 is the end of the stream.
     pub(super) fn move_out(
         &mut self,
         slot: u32,
