@@ -238,6 +238,19 @@ http {{
     )
 }
 
+/// Returns a configuration of nginx that runs `function` for each request, by the Lua module in this file; an empty one
+/// does nothing.
+pub(super) fn nginx_with_lua(port: u16, origin: u16, module: &str, function: &str) -> String {
+    let text = nginx(port, origin, 512, &Edge::PLAIN);
+    let block = match function {
+        "" => String::new(),
+        function => format!("access_by_lua_block {{ {function} }}\n      "),
+    };
+    let text = text.replace("proxy_pass http", &format!("{block}proxy_pass http"));
+    let kit = module.replace("ngx_http_lua", "ndk_http");
+    format!("load_module {kit};\nload_module {module};\n{text}")
+}
+
 /// Returns nginx's directives for a request.
 fn nginx_pass(origin: Protocol) -> &'static str {
     match origin {

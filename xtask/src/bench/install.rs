@@ -9,8 +9,8 @@ use super::contender::{Contender, Programs};
 use super::suite::Suite;
 use super::{Folders, Options};
 
-/// Program and the Debian package that brings it.
-const PACKAGES: [(&str, &str); 7] = [
+/// Program, by its name or its path, and the Debian package that brings it.
+const PACKAGES: [(&str, &str); 9] = [
     ("wrk", "wrk"),
     ("nginx", "nginx"),
     ("haproxy", "haproxy"),
@@ -18,6 +18,8 @@ const PACKAGES: [(&str, &str); 7] = [
     ("nghttpd", "nghttp2-server"),
     ("openssl", "openssl"),
     ("valgrind", "valgrind"),
+    ("/usr/sbin/nginx", "nginx"),
+    ("/usr/lib/nginx/modules/ngx_http_lua_module.so", "libnginx-mod-http-lua"),
 ];
 
 /// Builds or finds Sigma, the origin, and what `suite` needs of the peers that `options` requests.

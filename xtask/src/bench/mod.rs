@@ -44,7 +44,7 @@ const OPEN_FILES: u64 = 20_000;
 /// The options of one run of the benchmarks.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// The comparison: gateways, tls, h2, streams, plugins, cache, observe, config or count
+    /// The comparison: gateways, tls, h2, streams, plugins, extensions, cache, observe, config or count
     #[arg(default_value = "gateways")]
     suite: String,
     /// One round of 2 seconds, printed and not written to docs/

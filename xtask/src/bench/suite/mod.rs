@@ -6,6 +6,7 @@
 mod cache;
 mod config;
 mod count;
+mod extensions;
 mod gateways;
 mod h2;
 mod observe;
@@ -51,12 +52,13 @@ pub(super) struct Outcome {
 }
 
 /// All suites, in the order of the report.
-pub(super) static ALL: [Suite; 9] = [
+pub(super) static ALL: [Suite; 10] = [
     gateways::SUITE,
     tls::SUITE,
     h2::SUITE,
     streams::SUITE,
     plugins::SUITE,
+    extensions::SUITE,
     cache::SUITE,
     observe::SUITE,
     config::SUITE,
@@ -163,7 +165,7 @@ mod tests {
         assert_eq!(
             unknown.as_deref(),
             Some(
-                "no suite \"routers\": use one of gateways, tls, h2, streams, plugins, cache, observe, config, count"
+                "no suite \"routers\": use one of gateways, tls, h2, streams, plugins, extensions, cache, observe, config, count"
             )
         );
     }
