@@ -13,8 +13,10 @@
 //! - [`launch`] and [`process`]: how programs are started.
 //! - [`trial`] and [`h2load`]: one measurement, over HTTP/1.1 and HTTP/2.
 //! - [`callgrind`]: one measurement in instructions.
+//! - [`build`]: the times of a build of the program.
 //! - [`report`] and [`plot`]: `docs/benchmarks.md` and `docs/benchmarks.svg`, and the tables of other pages.
 
+mod build;
 mod callgrind;
 mod client;
 mod contender;
@@ -44,7 +46,8 @@ const OPEN_FILES: u64 = 20_000;
 /// The options of one run of the benchmarks.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// The comparison: gateways, tls, h2, streams, plugins, extensions, cache, observe, config or count
+    /// The comparison: gateways, tls, h2, streams, plugins, extensions, cache, observe, config or count; `build` times a
+    /// build
     #[arg(default_value = "gateways")]
     suite: String,
     /// One round of 2 seconds, printed and not written to docs/
@@ -65,6 +68,9 @@ pub(crate) struct Options {
     /// A Sigma binary to measure instead of building one with the profile `dist`
     #[arg(long, value_name = "FILE")]
     sigma: Option<PathBuf>,
+    /// The profile of cargo that `build` times
+    #[arg(long, default_value = "dist")]
+    profile: String,
     /// Leave Sigma out: measure the peers alone
     #[arg(long)]
     without_sigma: bool,
@@ -135,6 +141,7 @@ pub(crate) fn exercise(root: &Path, sigma: &Path) -> anyhow::Result<()> {
             seconds: 2,
             rounds: 1,
             sigma: Some(sigma.to_owned()),
+            profile: String::new(),
             without_sigma: false,
             report_only: false,
         };
@@ -155,6 +162,9 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     std::fs::create_dir_all(&saved).with_context(|| format!("cannot create {}", saved.display()))?;
     if options.report_only {
         return report::write(&folders);
+    }
+    if options.suite == "build" {
+        return build::run(root, &folders.work, &options.profile);
     }
     let suite = suite::named(&options.suite)?;
     let trials = options.trials(suite)?;
