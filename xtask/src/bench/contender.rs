@@ -47,6 +47,7 @@ pub(super) struct Programs {
     pub(super) idle: PathBuf,
     pub(super) sessions: PathBuf,
     pub(super) datagrams: PathBuf,
+    pub(super) h3load: PathBuf,
 }
 
 impl Programs {

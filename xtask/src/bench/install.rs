@@ -65,6 +65,7 @@ pub(super) fn programs(folders: &Folders, options: &Options, suite: &Suite) -> a
         idle: built("bench-idle"),
         sessions: built("bench-sessions"),
         datagrams: built("bench-datagrams"),
+        h3load: built("bench-h3load"),
     })
 }
 

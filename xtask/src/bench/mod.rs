@@ -46,7 +46,7 @@ const OPEN_FILES: u64 = 20_000;
 /// The options of one run of the benchmarks.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// The comparison: gateways, tls, h2, streams, plugins, extensions, cache, observe, config or count; `build` times a
+    /// The comparison: gateways, tls, h2, h3, streams, plugins, extensions, cache, observe, config or count; `build` times a
     /// build
     #[arg(default_value = "gateways")]
     suite: String,
@@ -128,7 +128,7 @@ struct Bench<'a> {
 }
 
 /// The suites that load all parts of a gateway.
-const EXERCISES: [&str; 7] = ["gateways", "tls", "h2", "streams", "plugins", "cache", "observe"];
+const EXERCISES: [&str; 8] = ["gateways", "tls", "h2", "h3", "streams", "plugins", "cache", "observe"];
 
 /// Loads a Sigma binary as the benchmarks do, without peers: every trial once and briefly.
 pub(crate) fn exercise(root: &Path, sigma: &Path) -> anyhow::Result<()> {

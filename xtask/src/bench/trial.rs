@@ -163,20 +163,25 @@ pub(super) fn load(
     if !target.authorization.is_empty() {
         command.push(target.authorization.clone());
     }
+    measured(&command, &target.label, gateway)
+}
+
+/// Runs a load generator that prints the line of `bench/wrk/report.lua` against `gateway`, which `label` names in
+/// messages.
+pub(super) fn measured(command: &[String], label: &str, gateway: &Running) -> anyhow::Result<LoadMeasure> {
+    let program = command.first().map_or("", String::as_str);
     let before = gateway.process.cpu();
-    let output = pinned(LOAD_CORE, &command).output().context("cannot run wrk: install it")?;
+    let output = pinned(LOAD_CORE, command).output();
+    let output = output.with_context(|| format!("cannot run {program}: install it"))?;
     let cpu = gateway.process.cpu().saturating_sub(before);
     let text = String::from_utf8_lossy(&output.stdout);
     let figures = figures(&text).with_context(|| {
-        format!(
-            "wrk printed no result for {}: {text}{}",
-            target.label,
-            String::from_utf8_lossy(&output.stderr)
-        )
+        let error = String::from_utf8_lossy(&output.stderr);
+        format!("{program} printed no result for {label}: {text}{error}")
     })?;
     let figure = |name: &str| figures.get(name).copied().unwrap_or(0);
     let requests = figure("requests");
-    ensure!(requests > 0, "{} answered no request", target.label);
+    ensure!(requests > 0, "{label} answered no request");
     Ok(LoadMeasure {
         requests,
         per_second: requests as f64 * 1e6 / figure("micros").max(1) as f64,
@@ -184,11 +189,11 @@ pub(super) fn load(
         p50_micros: figure("p50"),
         p99_micros: figure("p99"),
         memory_kib: gateway.process.memory_kib(),
-        errors: figure("status") + figure("socket") + figure("timeout"),
+        errors: figure("status") + figure("socket") + figure("timeout") + figure("errors"),
     })
 }
 
-/// The numbers on the line that `bench/wrk/report.lua` prints.
+/// The numbers on the line that a load generator prints.
 fn figures(text: &str) -> Option<BTreeMap<&str, u64>> {
     let line = text.lines().find_map(|line| line.strip_prefix("result "))?;
     line.split_whitespace()

@@ -9,6 +9,7 @@ mod count;
 mod extensions;
 mod gateways;
 mod h2;
+mod h3;
 mod observe;
 mod plugins;
 mod streams;
@@ -52,10 +53,11 @@ pub(super) struct Outcome {
 }
 
 /// All suites, in the order of the report.
-pub(super) static ALL: [Suite; 10] = [
+pub(super) static ALL: [Suite; 11] = [
     gateways::SUITE,
     tls::SUITE,
     h2::SUITE,
+    h3::SUITE,
     streams::SUITE,
     plugins::SUITE,
     extensions::SUITE,
@@ -165,7 +167,7 @@ mod tests {
         assert_eq!(
             unknown.as_deref(),
             Some(
-                "no suite \"routers\": use one of gateways, tls, h2, streams, plugins, extensions, cache, observe, config, count"
+                "no suite \"routers\": use one of gateways, tls, h2, h3, streams, plugins, extensions, cache, observe, config, count"
             )
         );
     }
