@@ -12,6 +12,7 @@ mod dashboard_tools;
 mod dubbo;
 mod ext_proc;
 mod go_runner;
+mod http3_browser;
 mod kafka;
 mod keycloak;
 mod keycloak_saml;

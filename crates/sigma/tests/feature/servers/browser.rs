@@ -21,6 +21,11 @@ pub(super) struct Browser {
 
 impl Browser {
     pub(super) fn start() -> Browser {
+        Browser::start_with(&[])
+    }
+
+    /// Starts it with further options of Chromium.
+    pub(super) fn start_with(options: &[&str]) -> Browser {
         let port = free_port();
         let profile = tempfile::tempdir().unwrap();
         let mut command = Command::new("chromedriver");
@@ -30,8 +35,9 @@ impl Browser {
             until(PATIENCE, || try_ask(port, "GET /status", "", "").is_some_and(|one| one.status() == 200));
         assert!(is_up, "no chromedriver");
         let folder = format!("--user-data-dir={}", profile.path().join("profile").display());
-        let args =
+        let usual =
             ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1280,900", &folder];
+        let args = [&usual[..], options].concat();
         let wanted = json!({
             "browserName": "chrome",
             "goog:chromeOptions": {"args": args},
