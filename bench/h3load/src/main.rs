@@ -42,7 +42,7 @@ struct Run {
     figures: RefCell<Figures>,
 }
 
-/// Accepts every certificate: the gateway of a benchmark has one that nobody signed. Signatures are verified, as they
+/// Accepts every certificate, because the one of a benchmark is self-signed. Signatures are verified, as they
 /// cost time.
 #[derive(Debug)]
 struct AnyCertificate(Arc<CryptoProvider>);

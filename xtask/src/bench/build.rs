@@ -1,4 +1,4 @@
-//! `cargo xtask bench build`: how long a build from nothing takes, and what it waits for.
+//! `cargo xtask bench build`: the time of a build from nothing, and the crates that it waits for.
 //!
 //! Cargo measures each crate and writes which ones it held back (`--timings`). The longest chain is the time that more
 //! cores could not save.

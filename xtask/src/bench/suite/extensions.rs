@@ -1,4 +1,4 @@
-//! What code of users costs: Sigma with a Lua function beside Debian's nginx with its Lua module, and both without.
+//! The cost of users' code: a Lua function in Sigma and in Debian's nginx with its Lua module, and both without one.
 
 use std::path::Path;
 
