@@ -20,12 +20,15 @@ install: build-tools
 # Must pass before a change goes in.
 test: checks conformance
 
-# The tests that need no network. `cargo test` includes the house checks of xtask. Tests wait most of their time, so one
-# more runs at a time than there are cores. After a failure the other test programs still run.
+# Compiles all tests, then runs some of them. The tests of xtask need the program xtask, so cargo builds it here with the
+# dependencies of the tests; `cargo xtask` alone would compile most of them a second time with fewer features.
+tests := cargo test --workspace --locked --no-run && target/debug/xtask test
+
+# The tests that need no network, with the house checks of xtask.
 checks: build-tools tools advisories
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
-	cargo test --workspace --locked --no-fail-fast -- --skip go:: --skip servers:: --test-threads $$(($$(nproc) + 1))
+	$(tests) --skip go:: --skip servers::
 
 # The program without any group of plugins, and with each group alone.
 features: build-tools
@@ -47,7 +50,7 @@ advisories:
 # Test suites of other projects for HTTP/2 and gRPC, and a certificate authority. Go fetches and builds them the first
 # time.
 conformance: build-tools tools
-	cargo test --workspace --locked --test feature -- go::
+	$(tests) --target feature --filter go:: --timeout 1200
 
 # The tests of WebAssembly, with a module that Go builds. The engine takes minutes to compile, so `make test` leaves them
 # out.
@@ -75,7 +78,7 @@ test-servers: build-tools tools features test-wasm
 	command -v debootstrap >/dev/null || test -x /usr/sbin/debootstrap || missing+=(debootstrap); \
 	command -v systemd-nspawn >/dev/null || missing+=(systemd-container); \
 	$(install_missing)
-	cargo test -p sigma --locked --test feature -- servers:: --test-threads 2
+	$(tests) --target feature --filter servers:: --threads 2 --timeout 3600
 
 # Measures Sigma and other gateways in one run, and fills the table in README.md.
 bench:

@@ -1,6 +1,6 @@
 //! The project's own tools: `cargo xtask tidy`, `cargo xtask docs`, `cargo xtask bench`,
-//! `cargo xtask fuzz`, `cargo xtask stress`, `cargo xtask soak`, `cargo xtask chaos`, `cargo xtask endure` and
-//! `cargo xtask package`.
+//! `cargo xtask fuzz`, `cargo xtask test`, `cargo xtask stress`, `cargo xtask soak`, `cargo xtask chaos`,
+//! `cargo xtask endure` and `cargo xtask package`.
 //!
 //! They are plain code next to the code they serve, so that no script outlives its subject.
 
@@ -12,6 +12,7 @@ mod fuzz;
 mod package;
 mod soak;
 mod stress;
+mod test_runner;
 mod tidy;
 
 use std::path::PathBuf;
@@ -36,6 +37,8 @@ enum Task {
     Bench(bench::Options),
     /// Run the simulations with many seeds, then the fuzz targets for a bounded time
     Fuzz(fuzz::Options),
+    /// Run the tests of the workspace; ends with all failures and the slowest tests
+    Test(test_runner::Options),
     /// Run tests many times under load
     Stress(stress::Options),
     /// Run HTTP/2 for long and with many of everything
@@ -61,6 +64,7 @@ fn main() -> anyhow::Result<()> {
         Task::Docs => docs::run(&root),
         Task::Bench(options) => bench::run(&root, &options),
         Task::Fuzz(options) => fuzz::run(&root, &options),
+        Task::Test(options) => test_runner::run(&root, &options),
         Task::Stress(options) => stress::run(&root, &options),
         Task::Soak(options) => soak::run(&root, &options),
         Task::Chaos(options) => chaos::run(&root, &options),

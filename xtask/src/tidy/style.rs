@@ -72,6 +72,7 @@ pub(super) fn check(source: &Source) -> Vec<Finding> {
     for line in 0..source.lines.len() {
         findings.extend(unfinished(source, line));
         findings.extend(tests(source, line));
+        findings.extend(examples(source, line));
         findings.extend(programs(source, line));
         findings.extend(names(source, line));
         findings.extend(unsafe_code(source, line));
@@ -112,6 +113,17 @@ fn tests(source: &Source, line: usize) -> Option<Finding> {
     let remedy = "a sleep is too short on a busy machine and too long on an idle one: wait for the event up to a \
                   deadline, or add the file to SLEEPERS with its reason";
     Some(Finding::at("no sleeps in tests", &source.path, line, remedy))
+}
+
+/// `cargo xtask test` compiles no examples of documentation: a program for each would take longer than all unit tests.
+fn examples(source: &Source, line: usize) -> Option<Finding> {
+    let text = source.lines[line].trim_start();
+    let comment = text.strip_prefix("///").or_else(|| text.strip_prefix("//!"))?;
+    let remedy = "no test runs examples in comments: write a test, or a sentence";
+    comment
+        .trim_start()
+        .starts_with("```")
+        .then(|| Finding::at("no examples in comments", &source.path, line, remedy))
 }
 
 /// A bare machine has no `kill` and no `ps`; tests of real servers run where they were installed.
@@ -178,6 +190,7 @@ mod tests {
         check(library, "#[cfg(test)]\nmod tests {\n  fn a() { sleep(b); }\n}", &["no sleeps in tests"]);
         check("crates/sigma-testkit/src/a.rs", "fn a() { sleep(b); }", &[]);
         check(library, "#[ignore = \"slow\"]", &["no ignored tests"]);
+        check(library, "/// ```\nfn a() {}", &["no examples in comments"]);
         check(library, &format!("// {}: later", UNFINISHED[0]), &["no unfinished marks"]);
         check(library, "fn a() { Command::new(\"kill\"); }", &["programs"]);
         check(&format!("{REAL_SERVERS}a.rs"), "fn a() { Command::new(\"kill\"); }", &[]);
