@@ -23,7 +23,7 @@ pub async fn launch(origin: &Origin, settings: &Settings) -> Result<Option<u32>,
     let mut command = origin.program.command();
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let starter = Starter::new().map_err(StartError::Handover)?;
-    let mut sockets = Orphanage(origin.sockets().map_err(StartError::Handover)?);
+    let mut sockets = Orphanage(origin.take_sockets());
     let limit = Duration::from_millis(settings.process.upgrade_timeout_ms.into());
     let successor = upgrade::start(command, &starter, &mut sockets, limit).await;
     let successor = successor.map_err(StartError::Background)?;

@@ -226,7 +226,7 @@ impl Before {
     pub(super) async fn ask(origin: &Origin) -> Result<Before, StartError> {
         let links = origin.links().map_err(StartError::Handover)?;
         let (mut sockets, mut state) = (Sockets::default(), None);
-        sockets.add(origin.sockets().map_err(StartError::Handover)?);
+        sockets.add(origin.take_sockets());
         if let Some(predecessor) = &links.predecessor {
             let (found, known) = handover::inherit(predecessor).await.map_err(StartError::Handover)?;
             sockets.add(found);

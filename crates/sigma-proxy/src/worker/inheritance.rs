@@ -232,10 +232,19 @@ impl Inheritance {
             ListenPlace::Udp(addr) => self.found.udp(*addr)?,
             ListenPlace::Unix(path) => self.found.unix(path)?,
         };
+        let is_found = !sockets.is_empty();
         while sockets.len() < self.counters.len() {
             let claim = if sockets.is_empty() { self.claim(listener) } else { Claim::Further };
             sockets.push(match (place, sockets.first()) {
-                (ListenPlace::Tcp(addr), _) => BoundSocket::tcp(*addr, listener.backlog, claim, &options)?,
+                (ListenPlace::Tcp(addr), first) => {
+                    match (BoundSocket::tcp(*addr, listener.backlog, claim, &options), first) {
+                        // Only sockets of one user share a port, and a service manager binds as root.
+                        (Err(error), Some(first)) if is_found && error.kind() == io::ErrorKind::AddrInUse => {
+                            first.try_clone()?
+                        }
+                        (bound, _) => bound?,
+                    }
+                }
                 (ListenPlace::Udp(addr), _) => BoundSocket::udp(*addr, claim)?,
                 (ListenPlace::Unix(_), Some(first)) => first.try_clone()?,
                 (ListenPlace::Unix(path), None) => BoundSocket::unix(path)?,

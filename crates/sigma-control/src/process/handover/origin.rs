@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use rustix::process::getppid;
 use sigma_net::descriptors;
@@ -27,8 +28,8 @@ pub struct Origin {
     predecessor: Option<OwnedFd>,
     /// The channel to the process that watches this one.
     parent: Option<OwnedFd>,
-    /// The sockets that a service manager has bound.
-    sockets: Vec<OwnedFd>,
+    /// The sockets that a service manager has bound, until they are taken.
+    sockets: Mutex<Vec<OwnedFd>>,
 }
 
 /// The channels to them.
@@ -45,7 +46,7 @@ impl Origin {
     /// Returns an error if it names channels that are not there.
     pub fn of_environment() -> io::Result<Origin> {
         let (program, sockets) = (Program::of_this_process()?, systemd::sockets()?);
-        let none = Origin { program, predecessor: None, parent: None, sockets };
+        let none = Origin { program, predecessor: None, parent: None, sockets: Mutex::new(sockets) };
         let Some(text) = std::env::var(VARIABLE).ok() else { return Ok(none) };
         let Some(numbers) = Numbers::read(&text) else {
             let text = format!("Sigma uses the environment variable {VARIABLE} itself; remove it");
@@ -69,12 +70,10 @@ impl Origin {
         self.program.path().parent().unwrap_or(Path::new("/")).to_owned()
     }
 
-    /// Handles of the sockets that a service manager has bound for this process.
-    ///
-    /// # Errors
-    /// Returns an error if there are too many open files.
-    pub(crate) fn sockets(&self) -> io::Result<Vec<OwnedFd>> {
-        self.sockets.iter().map(OwnedFd::try_clone).collect()
+    /// Takes the sockets that a service manager has bound for this process. A second call returns none: another handle
+    /// would keep a port open whose listener is closed, and its clients would wait.
+    pub(crate) fn take_sockets(&self) -> Vec<OwnedFd> {
+        std::mem::take(&mut *self.sockets.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Whether another process of Sigma has started this one, and waits for it.

@@ -137,7 +137,7 @@ impl Parent {
     ) -> Result<Parent, StartError> {
         let lines = Outbox::of_log();
         let signals = listened().map_err(StartError::Signals)?;
-        let mut held = origin.sockets().map_err(StartError::Handover)?;
+        let mut held = origin.take_sockets();
         let launcher = origin.links().map_err(StartError::Handover)?.predecessor;
         if let Some(launcher) = &launcher {
             held.extend(handover::inherit(launcher).await.map_err(StartError::Handover)?.0);
