@@ -12,10 +12,13 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::ports::free_port;
-use crate::{Address, Message, Peer, until};
+use crate::{Address, Message, Peer, process, until};
 
 /// How long a start may take on a loaded machine.
 const START: Duration = Duration::from_secs(30);
+
+const MISSING: &str =
+    "etcd does not start; install it with `apt-get install etcd-server`, or run `make test`";
 
 /// An etcd of a single test, with its own folder; killed when it is dropped.
 #[derive(Debug)]
@@ -87,23 +90,20 @@ impl EtcdServer {
     /// Starts it, or starts it again on the same data, and waits until it is healthy.
     pub fn run(&mut self) -> Result<()> {
         let (client, peer) = (self.endpoint(), format!("http://127.0.0.1:{}", self.peer));
-        let mut command = Command::new("etcd");
+        let mut command = process::command("etcd").context(MISSING)?;
         if let Some([ca, cert, key]) = &self.tls {
             command.arg("--client-cert-auth").arg("--trusted-ca-file").arg(ca);
             command.arg("--cert-file").arg(cert).arg("--key-file").arg(key);
         }
-        let process = command
+        command
             .args(["--name", "one", "--data-dir"])
             .arg(self.data())
             .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
             .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
             .args(["--initial-cluster", &format!("one={peer}"), "--log-level", "error"])
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn();
-        self.process = Some(process.context(
-            "etcd does not start; install it with `apt-get install etcd-server`, or run `make test`",
-        )?);
+            .stderr(Stdio::null());
+        self.process = Some(process::spawn(command).context(MISSING)?);
         ensure!(until(START, || self.is_healthy()), "etcd is not healthy after {START:?}");
         Ok(())
     }

@@ -1,20 +1,22 @@
 //! A gateway process under test.
 
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
+use crate::notifications::Notifications;
 use crate::peer::Peer;
 use crate::ports::free_port;
-use crate::secrets;
-use crate::socket::{Address, Socket};
-use crate::until;
+use crate::socket::Address;
+use crate::{process, secrets, until};
 
 /// Generous, because a debug build starts on a loaded machine.
 const START: Duration = Duration::from_secs(20);
@@ -26,6 +28,7 @@ pub struct Gateway {
     /// The binary and its options.
     program: Vec<String>,
     child: Child,
+    notifications: Notifications,
     dir: TempDir,
     config: PathBuf,
     ports: Ports,
@@ -39,8 +42,38 @@ struct Ports {
     control: u16,
 }
 
+/// The standard streams, through which a gateway gets listening sockets.
+const STREAMS: usize = 3;
+
+impl Ports {
+    fn choose() -> Ports {
+        Ports { listen: free_port(), status: free_port(), admin: free_port(), control: free_port() }
+    }
+
+    /// Binds the addresses that `config` names, for the gateway: none when it starts can be taken by another process.
+    ///
+    /// A configuration with `{port}` binds that port itself, perhaps on another address. Only three sockets fit.
+    fn bind(self, config: &str) -> Result<Vec<TcpListener>> {
+        let names_port = config.contains("{port}");
+        let places = [
+            ("{listen}", self.listen),
+            ("{admin}", self.admin),
+            ("{status}", self.status),
+            ("{control}", self.control),
+        ];
+        let named = places.into_iter().filter(|(place, _)| config.contains(place));
+        let bound = named.filter(|(place, _)| !(names_port && *place == "{listen}")).take(STREAMS);
+        bound
+            .map(|(place, port)| {
+                let address = SocketAddr::from(([127, 0, 0, 1], port));
+                TcpListener::bind(address).with_context(|| format!("{place} is {address}"))
+            })
+            .collect()
+    }
+}
+
 impl Gateway {
-    /// Starts `binary run -c FILE` on `config` and waits until it accepts.
+    /// Starts `binary run -c FILE` on `config` and waits until it serves.
     ///
     /// In `config`, `{listen}` becomes the gateway's address (`127.0.0.1:port`), `{port}` its port,
     /// `{status}`, `{admin}` and `{control}` addresses for the status listener, the Admin API and the
@@ -61,25 +94,7 @@ impl Gateway {
     }
 
     fn start_program(program: &[&str], name: &str, config: &str) -> Result<Gateway> {
-        // A port may be taken by another process between the choice and the bind.
-        let mut last = None;
-        for _ in 0..3 {
-            let mut gateway = Gateway::spawn(program, name, config)?;
-            match gateway.await_ready() {
-                Ok(()) => return Ok(gateway),
-                Err(e) => last = Some(e),
-            }
-            if !gateway.stderr().to_lowercase().contains("in use") {
-                break;
-            }
-        }
-        last.map_or_else(|| bail!("not started"), Err)
-    }
-
-    fn spawn(program: &[&str], name: &str, config: &str) -> Result<Gateway> {
         let dir = tempfile::tempdir().context("temporary folder")?;
-        let ports =
-            Ports { listen: free_port(), status: free_port(), admin: free_port(), control: free_port() };
         let path = dir.path().join(name);
         let config = match std::env::var("SIGMA_IO") {
             Ok(io) if name == "sigma.yaml" => with_io(config, &io),
@@ -90,10 +105,14 @@ impl Gateway {
             _ => config,
         };
         secrets::note(&config);
+        let ports = Ports::choose();
         fs::write(&path, fill(&config, ports, dir.path()))?;
         let program: Vec<String> = program.iter().map(|&part| part.to_owned()).collect();
-        let child = run(&program, &path, dir.path())?;
-        Ok(Gateway { program, child, dir, config: path, ports })
+        let notifications = Notifications::bind()?;
+        let child = run(&program, &path, dir.path(), &notifications, ports.bind(&config)?)?;
+        let mut gateway = Gateway { program, child, notifications, dir, config: path, ports };
+        gateway.await_ready()?;
+        Ok(gateway)
     }
 
     /// Kills it with `kill -9`, like a power failure. Its folder stays for [`Gateway::start_again`].
@@ -110,7 +129,9 @@ impl Gateway {
 
     /// Starts it again on its folder and ports, after it has ended; its output is the output of this run.
     pub fn start_again(&mut self) -> Result<()> {
-        self.child = run(&self.program, &self.config, self.dir.path())?;
+        self.notifications.received().clear();
+        // It binds its ports itself, which no other process takes meanwhile: they belong to this test program.
+        self.child = run(&self.program, &self.config, self.dir.path(), &self.notifications, Vec::new())?;
         self.await_ready()
     }
 
@@ -125,26 +146,26 @@ impl Gateway {
     }
 
     fn await_ready(&mut self) -> Result<()> {
-        let address = self.address();
         let mut exited = None;
-        let accepts = until(START, || {
+        let serves = until(START, || {
             exited = self.child.try_wait().ok().flatten();
-            exited.is_some() || Socket::connect(&address, START).is_ok()
+            exited.is_some() || self.notifications.received().contains("READY=1")
         });
         match exited {
             Some(status) => bail!("the gateway ended with {status}:\n{}", self.stderr()),
-            None => ensure!(accepts, "the gateway does not accept on {address}:\n{}", self.stderr()),
+            None => ensure!(serves, "the gateway is not ready after {START:?}:\n{}", self.stderr()),
         }
         Ok(())
     }
 
-    /// Starts a gateway that receives datagrams: it accepts connections before it has its sockets for those, and logs
-    /// when it has all. It has to log at `info`.
-    pub fn start_for_datagrams(binary: &str, config: &str) -> Result<Gateway> {
-        let gateway = Gateway::start(binary, config)?;
-        let serves = until(START, || gateway.stderr().contains("INFO serving"));
-        ensure!(serves, "the gateway does not serve:\n{}", gateway.stderr());
-        Ok(gateway)
+    /// Waits for a notification to the service manager that begins so; it and earlier ones do not count again.
+    pub fn notifies(&self, line: &str) -> bool {
+        until(START, || self.notifications.take(line))
+    }
+
+    /// Returns the notifications to the service manager that no call of [`Gateway::notifies`] has waited for.
+    pub fn notifications(&self) -> String {
+        self.notifications.received().clone()
     }
 
     /// Returns the address that it listens on.
@@ -329,19 +350,46 @@ fn is_program(pid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.starts_with("sigma"))
 }
 
-fn run(program: &[String], config: &Path, dir: &Path) -> Result<Child> {
+/// Starts a gateway with these listening sockets.
+///
+/// A socket that other processes of the test must not get closes on exec, so a child gets it only as a standard
+/// stream. A shell moves the streams to the descriptors of `LISTEN_FDS`, and opens the real ones.
+fn run(
+    program: &[String],
+    config: &Path,
+    dir: &Path,
+    notifications: &Notifications,
+    sockets: Vec<TcpListener>,
+) -> Result<Child> {
+    const SCRIPTS: [&str; STREAMS + 1] = [
+        "exec </dev/null",
+        "exec 3<&0 </dev/null",
+        "exec 3<&0 4<&1 </dev/null",
+        "exec 3<&0 4<&1 5<&2 </dev/null",
+    ];
     let (binary, options) = program.split_first().context("no binary is named")?;
-    Command::new(binary)
-        .args([OsStr::new("run"), OsStr::new("-c"), config.as_os_str()])
+    let count = sockets.len();
+    let move_sockets = SCRIPTS[count];
+    let mut streams = sockets.into_iter().map(|socket| Stdio::from(OwnedFd::from(socket)));
+    let mut next = || streams.next().unwrap_or_else(Stdio::null);
+    let mut command = process::command("sh")?;
+    command
+        .arg("-c")
+        .arg(format!(
+            "{move_sockets} >\"$1\" 2>\"$2\"; shift 2; export LISTEN_PID=$$ LISTEN_FDS={count}; exec \"$@\""
+        ))
+        .arg("sh")
+        .args([dir.join("stdout"), dir.join("stderr")])
+        .args([OsStr::new(binary), OsStr::new("run"), OsStr::new("-c"), config.as_os_str()])
         .args(options)
         .current_dir(dir)
         // The default pid file is in the folder of the test, too.
         .env("RUNTIME_DIRECTORY", dir.join("run"))
-        .stdin(Stdio::null())
-        .stdout(File::create(dir.join("stdout"))?)
-        .stderr(File::create(dir.join("stderr"))?)
-        .spawn()
-        .with_context(|| format!("start {binary}"))
+        .env("NOTIFY_SOCKET", notifications.path())
+        .stdin(next())
+        .stdout(next())
+        .stderr(next());
+    process::spawn(command).with_context(|| format!("start {binary}"))
 }
 
 /// Returns `config` with the setting `io`, in YAML or JSON, unless it has it.

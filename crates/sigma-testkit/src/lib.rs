@@ -12,10 +12,12 @@ mod etcd;
 mod gateway;
 mod geo_database;
 mod message;
+mod notifications;
 mod operator;
 mod origin;
 mod peer;
 mod ports;
+mod process;
 mod redis;
 mod relay;
 mod secrets;
@@ -60,6 +62,12 @@ pub fn allow_open_files(count: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Returns a text with another letter in this place, for sure: one that is always the same may be there already.
+pub fn damaged(text: &str, place: usize) -> String {
+    let other = if text[place..].starts_with('A') { 'B' } else { 'A' };
+    text.chars().enumerate().map(|(at, letter)| if at == place { other } else { letter }).collect()
+}
+
 /// Polls `condition` until it holds; returns false if `limit` passed first.
 pub fn until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + limit;
@@ -71,5 +79,15 @@ pub fn until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
             return false;
         }
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_damaged_text_differs_in_one_letter() {
+        assert_eq!((damaged("xyz", 1), damaged("xAz", 1)), ("xAz".to_owned(), "xBz".to_owned()));
     }
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
 use crate::ports::free_port;
-use crate::until;
+use crate::{process, until};
 
 /// A cluster needs some seconds to agree; on a loaded machine more.
 const START: Duration = Duration::from_secs(60);
@@ -35,7 +35,9 @@ impl Redis {
     }
 
     fn spawn(port: u16, dir: TempDir, arguments: &[&str]) -> Result<Redis> {
-        let child = Command::new("redis-server")
+        let mut command =
+            process::command("redis-server").with_context(|| format!("redis-server {MISSING}"))?;
+        command
             .args(arguments)
             .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir"])
             .arg(dir.path())
@@ -46,9 +48,8 @@ impl Redis {
             })
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .with_context(|| format!("redis-server {MISSING}"))?;
+            .stderr(Stdio::null());
+        let child = process::spawn(command).context("start redis-server")?;
         let redis = Redis { child, port, dir };
         let accepts = || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
         ensure!(until(START, accepts), "redis-server does not accept on port {port}");

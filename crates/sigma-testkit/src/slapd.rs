@@ -1,14 +1,14 @@
 //! A real LDAP directory, for the tests of plugins that ask one.
 
 use std::fs;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
 use crate::ports::free_port;
-use crate::until;
+use crate::{process, until};
 
 /// A directory starts at once; on a loaded machine later.
 const START: Duration = Duration::from_secs(60);
@@ -45,10 +45,10 @@ impl Slapd {
         {
             fs::write(dir.path().join(name), text)?;
         }
-        let added = program("slapadd")
+        let added = process::command("slapadd")
+            .with_context(|| format!("slapadd {MISSING}"))?
             .args(["-f", &format!("{place}/slapd.conf"), "-l", &format!("{place}/entries.ldif")])
-            .output()
-            .with_context(|| format!("slapadd {MISSING}"))?;
+            .output()?;
         ensure!(added.status.success(), "slapadd: {}", String::from_utf8_lossy(&added.stderr));
         let (port, tls_port) = (free_port(), free_port());
         let child = spawn(place, port, tls_port)?;
@@ -80,23 +80,15 @@ impl Slapd {
     }
 }
 
-/// Returns a command of the directory: administrators' programs are not in every user's path.
-fn program(name: &str) -> Command {
-    let path = std::env::var("PATH").unwrap_or_default();
-    let mut command = Command::new(name);
-    command.env("PATH", format!("{path}:/usr/sbin"));
-    command
-}
-
 fn spawn(place: &str, port: u16, tls_port: u16) -> Result<Child> {
-    let child = program("slapd")
+    let mut command = process::command("slapd").with_context(|| format!("slapd {MISSING}"))?;
+    command
         .args(["-f", &format!("{place}/slapd.conf"), "-d", "0"])
         .args(["-h", &format!("ldap://127.0.0.1:{port}/ ldaps://127.0.0.1:{tls_port}/")])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .with_context(|| format!("slapd {MISSING}"))?;
+        .stderr(Stdio::null());
+    let child = process::spawn(command).context("start slapd")?;
     let accepts = |port| std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
     ensure!(until(START, || accepts(port) && accepts(tls_port)), "slapd does not accept on port {port}");
     Ok(child)

@@ -116,7 +116,7 @@ impl Setup {
     fn start_by(binary: &str, routes: &Value, rest: Value) -> Setup {
         let port = free_port();
         let text = config(&format!("127.0.0.1:{port}"), routes, rest);
-        let gateway = Gateway::start_for_datagrams(binary, &text).unwrap();
+        let gateway = Gateway::start(binary, &text).unwrap();
         Setup { gateway, port }
     }
 
@@ -233,7 +233,7 @@ fn answers_leave_from_the_address_that_was_asked() {
         let routes =
             json!([{ "server_addr": server, "server_port": port, "upstream": upstream(&[node.port]) }]);
         let text = config(&format!("{everywhere}:{port}"), &routes, json!({}));
-        let _gateway = Gateway::start_for_datagrams(SIGMA, &text).unwrap();
+        let _gateway = Gateway::start(SIGMA, &text).unwrap();
         let client = Client::of(own, format!("{asked}:{port}"));
         assert_eq!(client.ask("hello"), "one:hello", "{asked}");
     }

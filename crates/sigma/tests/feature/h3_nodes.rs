@@ -31,7 +31,7 @@ fn node(issued: &Issued, http3: bool, origin: &Origin, rest: Value) -> Gateway {
         whole["listeners"][0].as_object_mut().unwrap().remove("http3");
     }
     merge(&mut whole, rest);
-    Gateway::start_for_datagrams(SIGMA, &whole.to_string()).unwrap()
+    Gateway::start(SIGMA, &whole.to_string()).unwrap()
 }
 
 fn merge(whole: &mut Value, rest: Value) {

@@ -28,7 +28,7 @@ pub(crate) fn after(dir: &Path, preparation: &str, redirection: &str) -> String 
 
 /// A program that starts Sigma with a stderr that is open and never read.
 fn with_unread_stderr(dir: &Path) -> String {
-    after(dir, &format!("mkfifo {0}/unread; exec 3<>{0}/unread", dir.display()), "2>&3")
+    after(dir, &format!("mkfifo {0}/unread; exec 9<>{0}/unread", dir.display()), "2>&9")
 }
 
 fn fifo(path: &Path) {

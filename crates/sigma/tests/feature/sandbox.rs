@@ -79,7 +79,7 @@ impl Setup {
         fs::write(outside.path().join("secret"), "secret").unwrap();
         let (origin, tls, udp) = (Origin::echo("a").unwrap(), free_port(false), free_port(true));
         let config = config((&origin, &node, &files), (tls, udp), (mode, io), json!({}));
-        let gateway = Gateway::start_for_datagrams(SIGMA, &config).unwrap();
+        let gateway = Gateway::start(SIGMA, &config).unwrap();
         let site = gateway.dir().join("site");
         fs::write(site.join("page"), "page").unwrap();
         symlink(outside.path().join("secret"), site.join("link")).unwrap();

@@ -3,10 +3,8 @@
 use std::fs;
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Output};
-use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use sigma_testkit::{Address, Gateway, Origin, Peer, free_port, until};
@@ -14,74 +12,43 @@ use sigma_testkit::{Address, Gateway, Origin, Peer, free_port, until};
 use crate::process::after;
 use crate::{PATIENCE, SIGMA, catch_all, nodes};
 
-/// Where systemd hears what services tell.
-struct Systemd {
-    socket: UnixDatagram,
-    heard: String,
-}
-
-impl Systemd {
-    fn at(path: &Path) -> Systemd {
-        let socket = UnixDatagram::bind(path).unwrap();
-        socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-        Systemd { socket, heard: String::new() }
-    }
-
-    /// Whether a line that begins so arrived; earlier lines are not checked again.
-    fn hears(&mut self, line: &str) -> bool {
-        until(PATIENCE, || {
-            let mut text = [0; 4_096];
-            if let Ok(len) = self.socket.recv(&mut text) {
-                self.heard.push_str(std::str::from_utf8(&text[..len]).unwrap());
-            }
-            let found = self.heard.find(line);
-            found.is_some_and(|start| {
-                self.heard.drain(..start + line.len());
-                true
-            })
-        })
-    }
-}
-
-/// A gateway that systemd has started, with these settings.
-fn under_systemd(dir: &Path, settings: &str) -> (Systemd, Gateway) {
-    let path = dir.join("notify");
-    let systemd = Systemd::at(&path);
-    // A sign of life each second.
-    let environment = format!("export NOTIFY_SOCKET={} WATCHDOG_USEC=2000000", path.display());
+/// A gateway whose service manager wants a sign of life each second, with these settings.
+fn watched(dir: &Path, settings: &str) -> Gateway {
     let settings = format!("pid_file: \"{{dir}}/sigma.pid\"\n{settings}");
     let config = catch_all(&settings, "{ \"127.0.0.1:1\": 1 }", "");
-    (systemd, Gateway::start(&after(dir, &environment, ""), &config).unwrap())
+    Gateway::start(&after(dir, "export WATCHDOG_USEC=2000000", ""), &config).unwrap()
 }
 
 #[test]
 fn systemd_is_notified_of_a_life() {
     let dir = tempfile::tempdir().unwrap();
-    let (mut systemd, gateway) = under_systemd(dir.path(), "");
-    assert!(systemd.hears("READY=1"));
-    assert!(systemd.hears("WATCHDOG=1") && systemd.hears("WATCHDOG=1"));
+    let gateway = watched(dir.path(), "");
+    assert!(gateway.notifies("READY=1"));
+    assert!(gateway.notifies("WATCHDOG=1") && gateway.notifies("WATCHDOG=1"));
     gateway.reload().unwrap();
-    assert!(systemd.hears("RELOADING=1") && systemd.hears("MONOTONIC_USEC=") && systemd.hears("READY=1"));
+    assert!(
+        gateway.notifies("RELOADING=1") && gateway.notifies("MONOTONIC_USEC=") && gateway.notifies("READY=1")
+    );
     let before = gateway.pid();
     gateway.upgrade().unwrap();
-    assert!(systemd.hears("READY=1") && systemd.hears("MAINPID="));
+    assert!(gateway.notifies("READY=1") && gateway.notifies("MAINPID="));
     assert!(until(PATIENCE, || gateway.pid() != before));
-    assert!(systemd.hears("WATCHDOG=1") && systemd.hears("WATCHDOG=1"));
+    assert!(gateway.notifies("WATCHDOG=1") && gateway.notifies("WATCHDOG=1"));
     gateway.terminate().unwrap();
-    assert!(systemd.hears("STOPPING=1"));
+    assert!(gateway.notifies("STOPPING=1"));
 }
 
 #[test]
-fn a_parent_tells_systemd() {
+fn a_parent_notifies_systemd() {
     let dir = tempfile::tempdir().unwrap();
-    let (mut systemd, gateway) = under_systemd(dir.path(), "process: { mode: supervised }");
-    assert!(systemd.hears("READY=1") && systemd.hears("WATCHDOG=1"));
+    let gateway = watched(dir.path(), "process: { mode: supervised }");
+    assert!(gateway.notifies("READY=1") && gateway.notifies("WATCHDOG=1"));
     gateway.reload().unwrap();
-    assert!(systemd.hears("RELOADING=1") && systemd.hears("READY=1"));
+    assert!(gateway.notifies("RELOADING=1") && gateway.notifies("READY=1"));
+    assert!(!gateway.notifications().contains("MAINPID="), "the parent is the service");
     gateway.terminate().unwrap();
-    assert!(systemd.hears("STOPPING=1"));
-    let rest = systemd.heard;
-    assert!(!rest.contains("MAINPID="), "the parent is the service: {rest}");
+    assert!(gateway.notifies("STOPPING=1"));
+    assert!(!gateway.notifications().contains("MAINPID="), "the parent is the service");
 }
 
 /// Sockets that systemd has bound are listened on, by one process and by a parent and its gateways.

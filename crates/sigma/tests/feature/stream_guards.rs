@@ -203,7 +203,7 @@ fn datagrams_wait_for_a_place_too() {
         "listeners": ["{listen}", { "address": format!("127.0.0.1:{port}"), "stream": "udp" }],
         "stream_routes": [{ "udp": { "responses": 1 }, "upstream": to }],
     });
-    let gateway = Gateway::start_for_datagrams(SIGMA, &whole.to_string()).unwrap();
+    let gateway = Gateway::start(SIGMA, &whole.to_string()).unwrap();
     let client = || {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.connect(("127.0.0.1", port)).unwrap();
