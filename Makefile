@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := run
-.PHONY: run install test checks features advisories conformance test-wasm test-servers bench fuzz docs build-tools tools
+.PHONY: run install test check checks features advisories conformance test-wasm test-servers bench fuzz docs build-tools tools
 
 # Builds the gateway for a first look and starts it on the smallest configuration, with an origin that responds.
 run: build-tools
@@ -20,9 +20,16 @@ install: build-tools
 # Must pass before a change goes in.
 test: checks conformance
 
-# Compiles all tests, then runs some of them. The tests of xtask need the program xtask, so cargo builds it here with the
-# dependencies of the tests; `cargo xtask` alone would compile most of them a second time with fewer features.
-tests := cargo test --workspace --locked --no-run && target/debug/xtask test
+# Compiles the program xtask with the dependencies of the tests, then compiles and runs tests. `cargo xtask` alone would
+# compile most dependencies a second time, with fewer features.
+tests := cargo test --workspace --locked --no-run --test test_runner && target/debug/xtask test
+
+# The quick lane, for each change: lints, unit tests, simulations, wire cases and house checks. It needs no network and no
+# installed servers.
+check: build-tools
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	$(tests) --without feature --skip store_etcd:: --skip installed::
 
 # The tests that need no network, with the house checks of xtask.
 checks: build-tools tools advisories

@@ -49,7 +49,7 @@ impl Notifications {
         lock(&self.received)
     }
 
-    /// Takes all lines up to the first that begins so; returns false if there is none.
+    /// Takes all text up to and with `line`; returns false if `line` is not in it.
     pub(crate) fn take(&self, line: &str) -> bool {
         let mut received = self.received();
         let found = received.find(line).map(|start| start + line.len());

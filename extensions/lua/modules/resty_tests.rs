@@ -124,37 +124,42 @@ fn http_keeps_to_allowed_networks() {
     assert_eq!(said_on_worker(&json!({}), body), refused);
 }
 
-#[test]
-fn redis_sends_commands() {
-    let redis = sigma_testkit::Redis::start(&[]).unwrap();
-    let start = "local red = require('resty.redis'):new() red:set_timeout(5000) assert(red:connect('127.0.0.1', PORT)) ";
-    for (body, expected) in [
-        (
-            "ngx.say(red:set('a', 'b')) ngx.say(red:get('a')) ngx.say(red:get('none') == ngx.null)",
-            "OK\nb\ntrue",
-        ),
-        ("ngx.say(red:incr('n')) ngx.say(red:incr('n'))", "1\n2"),
-        (
-            "red:set('text', 'x') ngx.say(red:incr('text'))",
-            "falseERR value is not an integer or out of range",
-        ),
-        (
-            "red:hmset('h', {x = 1}) red:hmset('h', 'y', 2) local h = red:array_to_hash(red:hgetall('h')) ngx.say(h.x, h.y)",
-            "12",
-        ),
-        (
-            "red:init_pipeline() red:set('p', 1) red:get('p') red:incr('h') local r = red:commit_pipeline() \
+/// Tests with an installed Redis.
+mod installed {
+    use super::*;
+
+    #[test]
+    fn redis_sends_commands() {
+        let redis = sigma_testkit::Redis::start(&[]).unwrap();
+        let start = "local red = require('resty.redis'):new() red:set_timeout(5000) assert(red:connect('127.0.0.1', PORT)) ";
+        for (body, expected) in [
+            (
+                "ngx.say(red:set('a', 'b')) ngx.say(red:get('a')) ngx.say(red:get('none') == ngx.null)",
+                "OK\nb\ntrue",
+            ),
+            ("ngx.say(red:incr('n')) ngx.say(red:incr('n'))", "1\n2"),
+            (
+                "red:set('text', 'x') ngx.say(red:incr('text'))",
+                "falseERR value is not an integer or out of range",
+            ),
+            (
+                "red:hmset('h', {x = 1}) red:hmset('h', 'y', 2) local h = red:array_to_hash(red:hgetall('h')) ngx.say(h.x, h.y)",
+                "12",
+            ),
+            (
+                "red:init_pipeline() red:set('p', 1) red:get('p') red:incr('h') local r = red:commit_pipeline() \
              ngx.say(r[1], r[2], tostring(r[3][1]), r[3][2]:sub(1, 9))",
-            "OK1falseWRONGTYPE",
-        ),
-        ("ngx.say(red:eval('return {ARGV[1], {1}}', 0, 'v')[1])", "v"),
-        (
-            "ngx.say(red:set_keepalive(1000, 10)) red:connect('127.0.0.1', PORT) ngx.say(red:get_reused_times())",
-            "1\n1",
-        ),
-        ("ngx.say(red:subscribe('c')[1]) ngx.say(red:set_keepalive())", "subscribe\nnilsubscribed state"),
-    ] {
-        let text = format!("{start}{body}").replace("PORT", &redis.port().to_string());
-        assert_eq!(said_on_worker(&open(), &text), format!("200 {expected}"), "{body}");
+                "OK1falseWRONGTYPE",
+            ),
+            ("ngx.say(red:eval('return {ARGV[1], {1}}', 0, 'v')[1])", "v"),
+            (
+                "ngx.say(red:set_keepalive(1000, 10)) red:connect('127.0.0.1', PORT) ngx.say(red:get_reused_times())",
+                "1\n1",
+            ),
+            ("ngx.say(red:subscribe('c')[1]) ngx.say(red:set_keepalive())", "subscribe\nnilsubscribed state"),
+        ] {
+            let text = format!("{start}{body}").replace("PORT", &redis.port().to_string());
+            assert_eq!(said_on_worker(&open(), &text), format!("200 {expected}"), "{body}");
+        }
     }
 }

@@ -121,7 +121,9 @@ impl Report {
 fn message(output: &str) -> String {
     let lines: Vec<&str> = output.lines().collect();
     let start = lines.iter().position(|line| line.contains("panicked at ")).unwrap_or_default();
-    let lines = lines[start..].iter().take_while(|line| !line.starts_with("note: run with `RUST_BACKTRACE"));
+    let is_end =
+        |line: &str| line.starts_with("note: run with `RUST_BACKTRACE") || line == "stack backtrace:";
+    let lines = lines[start..].iter().take_while(|line| !is_end(line));
     lines.take(MESSAGE_LINES).fold(String::new(), |text, line| text + "  " + line + "\n")
 }
 

@@ -297,7 +297,6 @@ const BANS: &[Ban] = &[
             ("extensions/lua/engine/pace.rs", "once for each turn of a timer"),
             ("extensions/wasm/instances.rs", "only for an instance that did not start"),
             ("extensions/wasm/handler/pool.rs", "only for an instance that did not start"),
-            ("extensions/wasm/scenarios/", "only in tests"),
             (
                 "extensions/lua/core/addresses.rs",
                 "only for a script that asks for an identifier made of the time",

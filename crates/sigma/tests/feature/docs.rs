@@ -76,7 +76,7 @@ fn completed(fragment: &str, certificate: &str, key: &str) -> String {
 const OWN_PLUGIN: &str = "notice";
 
 /// Blocks of commands and what runs them, or why nothing does. A block has the word in it.
-const COMMANDS: [(&str, &str, &str); 49] = [
+const COMMANDS: [(&str, &str, &str); 53] = [
     (
         "docs/forward-proxy.md",
         "curl -x http://foo:secret@",
@@ -88,6 +88,10 @@ const COMMANDS: [(&str, &str, &str); 49] = [
         "few builds of curl have HTTP/3; tests of sigma-proxy send such requests",
     ),
     ("CONTRIBUTING.md", ".ci/bare make test", "it makes a machine of its own, as root, and takes an hour"),
+    ("docs/testing.md", "make check", "the commands run the tests themselves"),
+    ("docs/testing.md", "SIGMA_CASE", "the same"),
+    ("docs/testing.md", "SIGMA_SEED", "the same"),
+    ("docs/testing.md", "cargo xtask stress a_removed", "the same"),
     ("README.md", "make run", "what it builds is what is tested here"),
     ("README.md", "target/first:$PATH", "the same: the tests have their own build in the path"),
     ("README.md", "sigma check sigma.yaml", "the_first_file_of_the_readme"),

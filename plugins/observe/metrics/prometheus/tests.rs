@@ -377,32 +377,6 @@ fn the_compressed_page_has_the_same_text() {
     assert!(compressed.len() < plain.len() / 4, "{} of {}", compressed.len(), plain.len());
 }
 
-/// `promtool` reads the page. It advises other names than APISIX's, which is not for Sigma to change.
-#[test]
-fn promtool_reads_the_page() {
-    let mut world = World::new(json!({}), Value::Null, Value::Null);
-    world.request("1", 200);
-    world.finish(404);
-    let tool = Command::new("promtool")
-        .args(["check", "metrics"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
-    let Ok(mut tool) = tool else {
-        panic!("promtool is missing: install it with `apt-get install -y prometheus` (make test does)");
-    };
-    tool.stdin.take().unwrap().write_all(world.page().as_bytes()).unwrap();
-    let output = tool.wait_with_output().unwrap();
-    let advice = String::from_utf8_lossy(&output.stderr).into_owned();
-    // 3 means advice on style, 1 a page that cannot be read.
-    assert!(matches!(output.status.code(), Some(0 | 3)), "{advice}");
-    let about_names = ["\"_total\" suffix", "base unit", "abbreviated", "no help text"];
-    for line in advice.lines() {
-        assert!(about_names.iter().any(|name| line.contains(name)), "{line}");
-    }
-}
-
 /// Sessions by the names that APISIX has for them; the gateway counts those that are open itself.
 #[test]
 fn sessions_are_counted_by_route_and_by_what_came_of_them() {
@@ -733,28 +707,59 @@ fn native_buckets_count_the_latencies() {
     assert!(!world.page().contains("schema"));
 }
 
-/// Prometheus itself reads the page in OpenMetrics, exemplars and all.
-#[test]
-fn prometheus_reads_openmetrics() {
-    let mut world = World::new(json!({}), Value::Null, json!({"exemplar_series": 9}));
-    world.sampled("1");
-    world.request("2", 404);
-    let dir = tempfile::tempdir().unwrap();
-    // A sample from a file needs a time.
-    let timed = |line: &str| match line.split_once(" # {") {
-        _ if line.starts_with('#') => format!("{line}\n"),
-        Some((sample, exemplar)) => format!("{sample} 1600000000 # {{{exemplar}\n"),
-        None => format!("{line} 1600000000\n"),
-    };
-    let page: String = world.open().lines().map(timed).collect();
-    assert!(page.contains(" # {trace_id="));
-    std::fs::write(dir.path().join("page"), page).unwrap();
-    let tool = Command::new("promtool")
-        .args(["tsdb", "create-blocks-from", "openmetrics", "page", "blocks"])
-        .current_dir(dir.path())
-        .output();
-    let Ok(output) = tool else {
-        panic!("promtool is missing: install it with `apt-get install -y prometheus` (make test does)");
-    };
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+/// Tests with the installed `promtool`.
+mod installed {
+    use super::*;
+
+    /// `promtool` reads the page. It advises other names than APISIX's, which is not for Sigma to change.
+    #[test]
+    fn promtool_reads_the_page() {
+        let mut world = World::new(json!({}), Value::Null, Value::Null);
+        world.request("1", 200);
+        world.finish(404);
+        let tool = Command::new("promtool")
+            .args(["check", "metrics"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        let Ok(mut tool) = tool else {
+            panic!("promtool is missing: install it with `apt-get install -y prometheus` (make test does)");
+        };
+        tool.stdin.take().unwrap().write_all(world.page().as_bytes()).unwrap();
+        let output = tool.wait_with_output().unwrap();
+        let advice = String::from_utf8_lossy(&output.stderr).into_owned();
+        // 3 means advice on style, 1 a page that cannot be read.
+        assert!(matches!(output.status.code(), Some(0 | 3)), "{advice}");
+        let about_names = ["\"_total\" suffix", "base unit", "abbreviated", "no help text"];
+        for line in advice.lines() {
+            assert!(about_names.iter().any(|name| line.contains(name)), "{line}");
+        }
+    }
+
+    /// Prometheus itself reads the page in OpenMetrics, exemplars and all.
+    #[test]
+    fn prometheus_reads_openmetrics() {
+        let mut world = World::new(json!({}), Value::Null, json!({"exemplar_series": 9}));
+        world.sampled("1");
+        world.request("2", 404);
+        let dir = tempfile::tempdir().unwrap();
+        // A sample from a file needs a time.
+        let timed = |line: &str| match line.split_once(" # {") {
+            _ if line.starts_with('#') => format!("{line}\n"),
+            Some((sample, exemplar)) => format!("{sample} 1600000000 # {{{exemplar}\n"),
+            None => format!("{line} 1600000000\n"),
+        };
+        let page: String = world.open().lines().map(timed).collect();
+        assert!(page.contains(" # {trace_id="));
+        std::fs::write(dir.path().join("page"), page).unwrap();
+        let tool = Command::new("promtool")
+            .args(["tsdb", "create-blocks-from", "openmetrics", "page", "blocks"])
+            .current_dir(dir.path())
+            .output();
+        let Ok(output) = tool else {
+            panic!("promtool is missing: install it with `apt-get install -y prometheus` (make test does)");
+        };
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
 }
