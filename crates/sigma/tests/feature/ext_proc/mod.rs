@@ -51,7 +51,7 @@ fn gateway(processor: &Processor, origin: &Origin) -> Gateway {
         ("allow", "message_timeout: 100, failure_mode_allow: true".to_owned()),
         ("status", "status_on_error: 502".to_owned()),
         ("mode", "allow_mode_override: true".to_owned()),
-        ("late-body", format!("message_timeout: 100, {}", both("STREAMED"))),
+        ("late-body", format!("message_timeout: 2000, {}", both("STREAMED"))),
         ("watch", format!("observability_mode: true, {}", both("STREAMED"))),
     ];
     let mut config = "listeners: [\"{listen}\"]\nroutes:\n".to_owned();
