@@ -16,6 +16,9 @@ use super::{Options, group};
 /// How long the pipes of a program that has ended may stay open: a process outside its group may have them.
 const PIPES_CLOSE: Duration = Duration::from_secs(2);
 
+/// How often the progress of a program is reported.
+const PROGRESS: Duration = Duration::from_secs(60);
+
 /// How much of the output that belongs to no test is stored, in bytes; the older half is dropped then.
 const TEXT_BYTES: usize = 256 << 10;
 
@@ -106,7 +109,7 @@ impl<'a> Run<'a> {
         let child = command.spawn().context("cannot run setpriv")?;
         let process = child.id();
         let signs = signs_of(child)?;
-        let (mut status, mut has_hung, mut last) = (None, false, Instant::now());
+        let (mut status, mut has_hung, mut last, mut told) = (None, false, Instant::now(), Instant::now());
         loop {
             let is_over = status.is_some() || has_hung;
             let deadline =
@@ -125,6 +128,11 @@ impl<'a> Run<'a> {
                 Err(_) => break,
             }
             last = Instant::now();
+            if told.elapsed() >= PROGRESS {
+                told = last;
+                let done = self.finished.len();
+                self.report.note(&format!("{}: {done} of {} tests", self.program.name(), names.len()));
+            }
         }
         let status = status.context("the program does not end after SIGKILL")?;
         self.fail_running(&match has_hung {
