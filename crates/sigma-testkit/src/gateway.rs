@@ -16,7 +16,7 @@ use crate::notifications::Notifications;
 use crate::peer::Peer;
 use crate::ports::free_port;
 use crate::socket::Address;
-use crate::{process, secrets, until};
+use crate::{DEADLINE, process, secrets, until};
 
 /// Generous, because a debug build starts on a loaded machine.
 const START: Duration = Duration::from_secs(20);
@@ -218,6 +218,31 @@ impl Gateway {
     /// Returns its output on stderr so far.
     pub fn stderr(&self) -> String {
         fs::read_to_string(self.dir.path().join("stderr")).unwrap_or_default()
+    }
+
+    /// Waits until its output on stderr contains a text.
+    ///
+    /// # Panics
+    /// It does not; with the whole output.
+    pub fn await_log(&self, text: &str) {
+        assert!(
+            until(DEADLINE, || self.stderr().contains(text)),
+            "no `{text}` in the log:\n{}",
+            self.stderr()
+        );
+    }
+
+    /// Returns the number of a counter on the page of its status listener. The name ends with the labels, if it has any.
+    ///
+    /// # Panics
+    /// There is no such counter.
+    pub fn counter(&self, name: &str) -> u64 {
+        let page =
+            Peer::connect(&self.status_address()).and_then(|mut status| status.get("/status/counters"));
+        let page = page.expect("the page of counters").text();
+        let start = format!("{name} ");
+        let line = page.lines().find_map(|line| line.strip_prefix(&start));
+        line.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{name} is missing in\n{page}"))
     }
 
     /// Returns its output on stdout so far.

@@ -5,7 +5,6 @@
 //! process that these start themselves, such as the successor of an upgrade, does not get the signal.
 
 use std::io;
-use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -30,18 +29,17 @@ static STARTER: LazyLock<Mutex<Sender<Order>>> = LazyLock::new(|| {
 /// Returns an error if there is no such program.
 pub(crate) fn command(program: &str) -> io::Result<Command> {
     // Programs of administrators are not in every user's path.
-    let paths = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin";
-    let is_there = std::env::split_paths(&paths).any(|folder| folder.join(program).is_file());
-    if !is_there && !Path::new(program).is_file() {
-        return Err(io::Error::new(io::ErrorKind::NotFound, format!("there is no program {program}")));
-    }
+    let folders = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin";
+    let mut found = std::env::split_paths(&folders).map(|folder| folder.join(program));
+    let path = found.find(|path| path.is_file());
+    let path =
+        path.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("no program {program}")))?;
     // It requests the signal for its own process and becomes the shell, which becomes the program, unless the request
     // came too late.
     const IF_PARENT_LIVES: &str = r#"[ "$PPID" = "$0" ] && exec "$@""#;
     let parent = std::process::id().to_string();
     let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL", "--", "sh", "-c", IF_PARENT_LIVES, &parent, program]);
-    command.env("PATH", paths);
+    command.args(["--pdeathsig", "KILL", "--", "sh", "-c", IF_PARENT_LIVES, &parent]).arg(path);
     Ok(command)
 }
 

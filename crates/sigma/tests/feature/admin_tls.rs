@@ -123,7 +123,7 @@ fn files_that_change_count_at_once_and_who_is_shut_out_does_not_stay() {
         assert_eq!(open.tls().unwrap().peer_chain[0].to_vec(), der(&first));
         // Half of a pair changes nothing, and is logged.
         std::fs::write(dir.path().join("admin.key"), &second.key).unwrap();
-        assert!(until(PATIENCE, || gateway.stderr().contains("those before stay")), "{}", gateway.stderr());
+        gateway.await_log("those before stay");
         assert_eq!(called(&gateway, &alice).await, 200);
         std::fs::write(dir.path().join("admin.crt"), &second.cert).unwrap();
         while shake(&gateway, &alice).await.unwrap().tls().unwrap().peer_chain[0].to_vec() != der(&second) {}

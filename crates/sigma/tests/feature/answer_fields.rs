@@ -5,7 +5,6 @@ use std::net::TcpListener;
 use serde_json::{Value, json};
 use sigma_testkit::{Dns, Gateway, Message, Origin, RecordKind, free_port, until};
 
-use crate::overload::counted;
 use crate::tls::{Authority, config, to_origin};
 use crate::{PATIENCE, SIGMA};
 
@@ -84,7 +83,7 @@ fn unreached(upstream: Value, settings: Value, status: u16, error: &str) {
     };
     assert!(until(PATIENCE, is_told), "{error}: {:?}", told(&gateway, "GET /here", ""));
     assert!(until(PATIENCE, || gateway.stdout().contains(&format!("fault={error}\n"))), "{error}");
-    assert!(counted(&gateway, &format!("sigma_faults_total{{kind=\"{error}\"}}")) > 0);
+    assert!(gateway.counter(&format!("sigma_faults_total{{kind=\"{error}\"}}")) > 0);
 }
 
 #[test]

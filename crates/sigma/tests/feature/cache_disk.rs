@@ -288,7 +288,7 @@ fn a_folder_is_one_processes() {
     let own = gateway.dir().join("cache").display().to_string();
     let second = Gateway::start(SIGMA, &config(&origin).replace("{dir}/cache", &own)).unwrap();
     let told = "another process uses the folder of a disk cache";
-    assert!(until(PATIENCE, || second.stderr().contains(told)), "{}", second.stderr());
+    second.await_log(told);
     assert!(!is_hit(&second, SMALL) && is_hit(&second, SMALL), "it has memory");
     assert_eq!((counter(&second, "ready"), counter(&second, "answers")), (0, 0));
     second.stop().unwrap();
@@ -302,7 +302,7 @@ fn a_folder_is_one_processes() {
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let open = dir.path().display().to_string();
     let third = Gateway::start(SIGMA, &config(&origin).replace("{dir}/cache", &open)).unwrap();
-    assert!(until(PATIENCE, || third.stderr().contains("other users may write to it")), "{}", third.stderr());
+    third.await_log("other users may write to it");
     assert!(!is_hit(&third, SMALL) && is_hit(&third, SMALL));
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
@@ -322,11 +322,7 @@ fn proxy_cache_keeps_answers_on_a_disk() {
         ask(gateway, "GET", path, "").head.get("apisix-cache-status").unwrap().to_owned()
     };
     // Responses from before the folder is open are not written.
-    assert!(
-        until(PATIENCE, || gateway.stderr().contains("the scan of a disk cache is complete")),
-        "{}",
-        gateway.stderr()
-    );
+    gateway.await_log("the scan of a disk cache is complete");
     for path in [SMALL, "/large/5000000"] {
         assert_eq!(status(&gateway, path), "MISS");
     }
@@ -337,11 +333,7 @@ fn proxy_cache_keeps_answers_on_a_disk() {
         == 2));
     gateway.kill().unwrap();
     gateway.start_again().unwrap();
-    assert!(
-        until(PATIENCE, || gateway.stderr().contains("the scan of a disk cache is complete")),
-        "{}",
-        gateway.stderr()
-    );
+    gateway.await_log("the scan of a disk cache is complete");
     for path in [SMALL, "/large/5000000"] {
         assert_eq!(status(&gateway, path), "HIT");
     }

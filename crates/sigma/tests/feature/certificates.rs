@@ -67,11 +67,7 @@ fn it_is_seen_everywhere_that_certificates_expire() {
     );
     assert!(page.lines().any(|line| line == series), "{series}\n{page}");
     // The log says it once, and of the others nothing.
-    assert!(
-        until(PATIENCE, || gateway.stderr().contains("has expired and peers refuse it")),
-        "{}",
-        gateway.stderr()
-    );
+    gateway.await_log("has expired and peers refuse it");
     let log = gateway.stderr();
     assert!(log.contains(serial) && log.matches("has expired and peers refuse it").count() == 1, "{log}");
     // It is shown all the same, and the gateway is as ready as ever.
@@ -108,11 +104,7 @@ fn a_certificate_put_too_late_is_warned_of_and_served() {
     let admin = Operator::new(gateway.admin_address()).with_key("secret-of-the-test");
     let old = issued_for(&root, "a.test", 2001, 2002);
     admin.put("ssls/1", &old.ssl(json!({ "sni": "a.test" }))).unwrap();
-    assert!(
-        until(PATIENCE, || gateway.stderr().contains("has expired and peers refuse it")),
-        "{}",
-        gateway.stderr()
-    );
+    gateway.await_log("has expired and peers refuse it");
     let new = issued_for(&root, "a.test", 2001, 2090);
     admin.put("ssls/1", &new.ssl(json!({ "sni": "a.test" }))).unwrap();
     run(async { while shown(&gateway, &root, "a.test").await != Ok(der(&new)) {} });

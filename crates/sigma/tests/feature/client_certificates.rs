@@ -103,17 +103,17 @@ fn revoked_clients_are_denied_and_disconnected() {
             (&*list(&ca, 2, 2090, &[]), "older than the previous one"),
         ] {
             std::fs::write(&file, text).unwrap();
-            assert!(until(PATIENCE, || gateway.stderr().contains(said)), "{said}: {}", gateway.stderr());
+            gateway.await_log(said);
             assert!(is_served(&gateway, &one).await && !is_served(&gateway, &two).await, "{said}");
         }
         std::fs::remove_file(&file).unwrap();
-        assert!(until(PATIENCE, || gateway.stderr().contains("cannot read the file: No such file")));
+        gateway.await_log("cannot read the file: No such file");
         assert!(is_served(&gateway, &one).await && !is_served(&gateway, &two).await);
         // One that is past its time keeps everybody out.
         std::fs::write(&file, list(&ca, 5, 2021, &[])).unwrap();
         served_in_the_end(&gateway, &one, false).await;
     });
-    assert!(until(PATIENCE, || gateway.stderr().contains("has expired")), "{}", gateway.stderr());
+    gateway.await_log("has expired");
 }
 
 /// A server of one document, which the test changes; None ends connections without a response.
@@ -155,7 +155,7 @@ fn lists_are_fetched_and_a_liar_changes_nothing() {
             (None, "cannot request the URL"),
         ] {
             *document.lock().unwrap() = text;
-            assert!(until(PATIENCE, || gateway.stderr().contains(said)), "{said}: {}", gateway.stderr());
+            gateway.await_log(said);
             assert!(is_served(&gateway, &one).await && !is_served(&gateway, &two).await, "{said}");
         }
         *document.lock().unwrap() = Some(list(&ca, 3, 2090, &[1]));
@@ -193,7 +193,7 @@ fn lists_that_were_fetched_outlive_a_restart() {
     gateway.start_again().unwrap();
     run(async {
         assert!(is_served(&gateway, &one).await && !is_served(&gateway, &two).await);
-        assert!(until(PATIENCE, || gateway.stderr().contains("older than the previous one")));
+        gateway.await_log("older than the previous one");
         assert!(is_served(&gateway, &one).await && !is_served(&gateway, &two).await);
     });
     // A kept list is believed no more than one that is fetched.

@@ -4,12 +4,12 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use sigma_net::tls::ClientTls;
-use sigma_testkit::{Gateway, Origin, until};
+use sigma_testkit::{Gateway, Origin};
 
+use crate::SIGMA;
 use crate::client_certificates::{is_served, served_in_the_end};
 use crate::stapling::{Responder, material};
 use crate::tls::{Authority, Issued, ask, config, run, shake, status, to_origin};
-use crate::{PATIENCE, SIGMA};
 
 /// An authority for servers; a responder, and clients of the authority that it answers for.
 struct World {
@@ -51,7 +51,7 @@ fn read(dir: &Path, name: &str) -> String {
 }
 
 fn told(gateway: &Gateway, said: &str) {
-    assert!(until(PATIENCE, || gateway.stderr().contains(said)), "{said}: {}", gateway.stderr());
+    gateway.await_log(said);
 }
 
 #[test]

@@ -336,7 +336,7 @@ fn sessions_are_bounded() {
     assert!(third.hears_nothing());
     let complaint = "limits.stream_udp_sessions_per_worker";
     // Another thread writes it.
-    assert!(until(PATIENCE, || setup.gateway.stderr().contains(complaint)));
+    setup.gateway.await_log(complaint);
     let complaints = setup.gateway.stderr().matches(complaint).count();
     assert!((1..10).contains(&complaints), "{}", setup.gateway.stderr());
     assert_eq!(first.ask("d"), "one:d");
@@ -384,7 +384,7 @@ fn flood_of_new_sessions_leaves_other_clients_served() {
         .collect();
     flood(&setup, b"!", 50);
     assert!(setup.client().gets("one:x"), "{}", setup.gateway.stderr());
-    assert!(until(PATIENCE, || setup.gateway.stderr().contains("sessions without a reply are evicted")));
+    setup.gateway.await_log("sessions without a reply are evicted");
     // The known client kept its session, and so its port.
     let seen = node.seen.lock().unwrap();
     let port = |text: &[u8]| seen.iter().find(|(_, bytes)| bytes == text).map(|(from, _)| from.port());
@@ -436,7 +436,7 @@ fn sessions_of_an_address_and_a_network_are_limited() {
     setup.counts("stream_datagrams_refused", 2);
     known("127.0.1.1");
     for setting in ["stream_udp_sessions_per_address", "stream_udp_sessions_per_network"] {
-        assert!(until(PATIENCE, || setup.gateway.stderr().contains(setting)), "{setting}");
+        setup.gateway.await_log(setting);
     }
     assert_eq!([&first, &second, &other].map(|client| client.ask("d")), ["one:d"; 3]);
     assert!(third.hears_nothing());

@@ -2,7 +2,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use sigma_testkit::{Gateway, Message, Origin, Slapd, until};
+use sigma_testkit::{Gateway, Message, Origin, Slapd};
 
 use crate::tls_material::with_environment;
 use crate::{PATIENCE, SIGMA, nodes};
@@ -266,5 +266,5 @@ fn a_directory_is_asked_over_tls() {
             ("/unverifiedsimple", "200"),
         ],
     );
-    assert!(until(PATIENCE, || gateway.stderr().contains("no TLS session")), "{}", gateway.stderr());
+    gateway.await_log("no TLS session");
 }

@@ -54,7 +54,7 @@ fn nodes_are_verified_unless_the_upstream_says_otherwise() {
         assert_eq!(status(&edge, path, ""), 502, "{path}");
     }
     assert_eq!(status(&edge, "/off", ""), 200);
-    assert!(until(PATIENCE, || edge.stderr().contains("certificate")), "{}", edge.stderr());
+    edge.await_log("certificate");
     let plain = start(None);
     for path in ["/object", "/inline", "/other", "/split", "/off"] {
         assert_eq!(status(&plain, path, ""), 200, "{path}");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use sigma_testkit::{Dns, Gateway, Operator, Origin, until};
 
-use crate::overload::{Held, counted};
+use crate::overload::Held;
 use crate::tls::{Authority, config, run, shake, to_origin};
 use crate::{PATIENCE, SIGMA};
 
@@ -313,7 +313,7 @@ fn logs_name_a_node_that_answers_503() {
 /// Waits for the counter of a kind of refusals.
 fn refused(gateway: &Gateway, kind: &str, count: u64) {
     let series = format!("sigma_refusals_total{{kind=\"{kind}\"}}");
-    assert!(until(PATIENCE, || counted(gateway, &series) == count), "{kind}\n{}", gateway.stderr());
+    assert!(until(PATIENCE, || gateway.counter(&series) == count), "{kind}\n{}", gateway.stderr());
 }
 
 #[test]
@@ -353,7 +353,6 @@ fn cleartext_on_a_tls_listener_is_answered_and_named() {
         ["WARN", "a connection was refused", "reason=\"cleartext_on_tls_listener\"", "client=127.0.0.1"];
     line(&gateway, &parts);
     line(&gateway, &["cleartext_on_tls_listener", "left_out=0", "the client sent cleartext"]);
-    // The harness has looked whether the port is open.
     for kind in ["unknown_server_name", "tls_handshake_failed"] {
         refused(&gateway, kind, 0);
     }

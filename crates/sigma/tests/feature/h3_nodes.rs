@@ -72,12 +72,6 @@ fn port_of(gateway: &Gateway) -> u16 {
     gateway.address().port().unwrap()
 }
 
-fn counter(gateway: &Gateway, name: &str) -> u64 {
-    let page = Peer::connect(&gateway.status_address()).unwrap().get("/status/counters").unwrap().text();
-    let line = page.lines().find_map(|line| line.strip_prefix(&format!("sigma_{name}_total "))).unwrap();
-    line.trim().parse().unwrap()
-}
-
 /// The value of a field of the request that an origin got.
 fn got(answer: &Message, name: &str) -> Option<String> {
     let echoed = answer.json().ok()?;
@@ -116,8 +110,8 @@ fn requests_share_a_connection_over_http3() {
     let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
     client.send("HEAD /x HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
     assert_eq!(client.read_response("HEAD").unwrap().status(), 200);
-    assert_eq!(counter(&gateway, "upstream_quic_connects"), 1);
-    assert_eq!(counter(&gateway, "upstream_quic_failures"), 0);
+    assert_eq!(gateway.counter("sigma_upstream_quic_connects_total"), 1);
+    assert_eq!(gateway.counter("sigma_upstream_quic_failures_total"), 0);
     assert!(until(PATIENCE, || gateway.stdout().lines().filter(|line| *line == "200 HTTP/3.0").count() == 5));
 }
 
@@ -136,16 +130,12 @@ fn a_node_without_udp_costs_one_delay() {
     for _ in 0..5 {
         assert_eq!(got(&get(&gateway, "/"), "x-protocol").as_deref(), Some("HTTP/2.0"));
     }
-    assert!(until(PATIENCE, || counter(&gateway, "upstream_quic_failures") == 1));
+    assert!(until(PATIENCE, || gateway.counter("sigma_upstream_quic_failures_total") == 1));
     for _ in 0..5 {
         assert_eq!(got(&get(&gateway, "/"), "x-protocol").as_deref(), Some("HTTP/2.0"));
     }
-    assert_eq!(counter(&gateway, "upstream_quic_failures"), 1, "it is not tried again");
-    assert!(
-        until(PATIENCE, || gateway.stderr().contains("does not respond over QUIC")),
-        "{}",
-        gateway.stderr()
-    );
+    assert_eq!(gateway.counter("sigma_upstream_quic_failures_total"), 1, "it is not tried again");
+    gateway.await_log("does not respond over QUIC");
 }
 
 #[test]
@@ -160,12 +150,12 @@ fn a_node_is_used_over_tcp_until_http3_is_back() {
     let tls = trusting(&root, json!(["h3", "http/1.1"]));
     let gateway = front(&[relay.port()], tls, json!({ "http3": http3 }));
     assert_eq!(got(&get(&gateway, "/"), "x-protocol").as_deref(), Some("HTTP/1.1"));
-    assert!(until(PATIENCE, || counter(&gateway, "upstream_quic_failures") == 1));
+    assert!(until(PATIENCE, || gateway.counter("sigma_upstream_quic_failures_total") == 1));
     let socket = std::net::UdpSocket::bind(("127.0.0.1", relay.port())).unwrap();
     let _quic = RawNode::start_on(socket, &root.issue(NAME), 100, |_| Act::Respond("raw"));
     // Requests continue over the open connection, until another one is there in the background.
     assert!(until(PATIENCE, || get(&gateway, "/").text() == "raw"), "{}", gateway.stderr());
-    assert_eq!(counter(&gateway, "upstream_quic_connects"), 1);
+    assert_eq!(gateway.counter("sigma_upstream_quic_connects_total"), 1);
 }
 
 #[test]
@@ -175,11 +165,7 @@ fn certificates_are_checked_as_over_tcp() {
     for alpn in [json!(["h3"]), json!(["h3", "h2"])] {
         let gateway = front(&[port_of(&foreign)], trusting(&root, alpn), json!({}));
         assert_eq!(get(&gateway, "/").status(), 502);
-        assert!(
-            until(PATIENCE, || gateway.stderr().contains("not issued by a trusted authority")),
-            "{}",
-            gateway.stderr()
-        );
+        gateway.await_log("not issued by a trusted authority");
     }
     // Without verification it is used, over either transport.
     let gateway = front(&[port_of(&foreign)], json!({ "verify": false, "alpn": ["h3"] }), json!({}));
@@ -187,7 +173,7 @@ fn certificates_are_checked_as_over_tcp() {
     let expired = node(&root.issue_within(NAME, 2020..2021), true, &origin, json!({}));
     let gateway = front(&[port_of(&expired)], trusting(&root, json!(["h3"])), json!({}));
     assert_eq!(get(&gateway, "/").status(), 502);
-    assert!(until(PATIENCE, || gateway.stderr().contains("expired")), "{}", gateway.stderr());
+    gateway.await_log("expired");
 }
 
 #[test]
@@ -286,7 +272,7 @@ fn a_node_that_vanishes_is_noticed_at_once() {
     assert_eq!(get(&gateway, "/").text(), "first");
     // The read timeout is a minute; the handshake of the second connection fails in its time.
     assert_eq!(get(&gateway, "/").status(), 504);
-    assert_eq!(counter(&gateway, "upstream_quic_failures"), 1);
+    assert_eq!(gateway.counter("sigma_upstream_quic_failures_total"), 1);
 }
 
 #[test]
@@ -369,7 +355,7 @@ fn slow_clients_do_not_stop_other_responses() {
     for _ in 0..5 {
         assert_eq!(get(&gateway, "/small").text().len(), 10);
     }
-    assert_eq!(counter(&gateway, "upstream_quic_connects"), 1);
+    assert_eq!(gateway.counter("sigma_upstream_quic_connects_total"), 1);
     for client in &mut slow {
         assert_eq!(client.read_exactly(2_000_000).unwrap().len(), 2_000_000);
     }

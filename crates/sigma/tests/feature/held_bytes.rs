@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use sigma_testkit::{Gateway, Origin, Peer, until};
 
 use crate::h2::{connect, push, request, within};
-use crate::overload::counted;
 use crate::{PATIENCE, SIGMA};
 
 const BUDGET: u64 = 2 << 20;
@@ -41,7 +40,7 @@ fn start(origin: &Origin, plugins: &Value, timeouts: &Value) -> Gateway {
 }
 
 fn held(gateway: &Gateway) -> u64 {
-    counted(gateway, "sigma_held_bytes ")
+    gateway.counter("sigma_held_bytes")
 }
 
 /// Frames that no client library sends: kind, flags, stream, payload.
@@ -107,9 +106,9 @@ fn a_header_bomb_stays_within_the_budget() {
         // 30 connections ask for 130 MB. A refused request has `Retry-After`.
         assert!(answer.status() == 200 || answer.head.get("Retry-After") == Some("1"), "{}", answer.text());
     }
-    let revoked = || counted(&gateway, "sigma_held_bytes_revoked_total");
+    let revoked = || gateway.counter("sigma_held_bytes_revoked_total");
     assert!(until(PATIENCE, || revoked() > 0));
-    assert!(counted(&gateway, "sigma_held_bytes_refused_total") > 0);
+    assert!(gateway.counter("sigma_held_bytes_refused_total") > 0);
     assert!(until(PATIENCE, || held(&gateway) < BUDGET * 3 / 4));
     for _ in 0..50 {
         assert_eq!(gateway.connect().unwrap().get("/").unwrap().status(), 200);
@@ -157,9 +156,9 @@ fn requests_that_are_shed_hold_nothing() {
     });
     let gateway = Gateway::start(SIGMA, &config.to_string()).unwrap();
     assert!(until(PATIENCE, || gateway.connect().unwrap().get("/").unwrap().status() == 503));
-    let before = counted(&gateway, "sigma_requests_shed_total");
+    let before = gateway.counter("sigma_requests_shed_total");
     let bomb = bomb(&gateway);
-    assert!(until(PATIENCE, || counted(&gateway, "sigma_requests_shed_total") == before + 128));
+    assert!(until(PATIENCE, || gateway.counter("sigma_requests_shed_total") == before + 128));
     assert!(until(PATIENCE, || held(&gateway) == 0));
     drop(bomb);
 }

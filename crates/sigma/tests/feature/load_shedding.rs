@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use sigma_testkit::{Gateway, Origin, until};
 
-use crate::overload::counted;
 use crate::{PATIENCE, SIGMA};
 
 const CLASSES: [&str; 4] = ["sheddable", "sheddable_plus", "critical", "critical_plus"];
@@ -39,7 +38,7 @@ fn status(gateway: &Gateway, path: &str) -> u16 {
 }
 
 fn pressure(gateway: &Gateway, resource: &str) -> u64 {
-    counted(gateway, &format!("sigma_pressure_percent{{resource=\"{resource}\"}}"))
+    gateway.counter(&format!("sigma_pressure_percent{{resource=\"{resource}\"}}"))
 }
 
 #[test]
@@ -62,7 +61,7 @@ fn without_memory_only_the_most_important_are_served() {
     }
     let text = gateway.connect().unwrap().get("/plain").unwrap().text();
     assert!(text.contains("gateway_overloaded"), "{text}");
-    assert!(counted(&gateway, "sigma_requests_shed_total") >= 6);
+    assert!(gateway.counter("sigma_requests_shed_total") >= 6);
     assert!(pressure(&gateway, "memory") > 100);
     assert!(gateway.stderr().contains("under pressure"), "{}", gateway.stderr());
 }
@@ -75,16 +74,16 @@ fn with_enough_memory_no_request_is_refused() {
     for class in CLASSES {
         assert_eq!(status(&gateway, &format!("/{class}")), 200);
     }
-    assert_eq!(counted(&gateway, "sigma_requests_shed_total"), 0);
+    assert_eq!(gateway.counter("sigma_requests_shed_total"), 0);
 }
 
 #[test]
 fn a_dry_run_counts_without_refusing() {
     let origin = origin();
     let gateway = start(&origin, &json!({ "memory_bytes": 1, "dry_run": true }));
-    let shed = || counted(&gateway, "sigma_requests_shed_dry_run_total");
+    let shed = || gateway.counter("sigma_requests_shed_dry_run_total");
     assert!(until(PATIENCE, || status(&gateway, "/plain") == 200 && shed() > 0));
-    assert_eq!(counted(&gateway, "sigma_requests_shed_total"), 0);
+    assert_eq!(gateway.counter("sigma_requests_shed_total"), 0);
 }
 
 #[test]

@@ -98,7 +98,7 @@ fn it_works_where_it_is_named() {
     ] {
         let origin = Origin::echo("a").unwrap();
         let gateway = Gateway::start(SIGMA, &config(&origin, json!({}), settings.clone())).unwrap();
-        assert!(until(PATIENCE, || gateway.stderr().contains("serving")), "{}", gateway.stderr());
+        gateway.await_log("serving");
         assert_eq!(gateway.stderr().matches(told).count(), expected, "{settings}: {}", gateway.stderr());
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use serde_json::{Value, json};
 use sigma_testkit::{Gateway, Origin, until};
 
-use crate::overload::{Held, ask, begin, counted, moody};
+use crate::overload::{Held, ask, begin, moody};
 use crate::{PATIENCE, SIGMA};
 
 /// Two nodes that answer on command.
@@ -46,7 +46,7 @@ fn config(workers: u32, upstream: &Value) -> Value {
 }
 
 fn requests(gateway: &Gateway) -> u64 {
-    counted(gateway, "sigma_requests_total")
+    gateway.counter("sigma_requests_total")
 }
 
 #[test]

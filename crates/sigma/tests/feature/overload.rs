@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
 use serde_json::{Value, json};
-use sigma_testkit::{Gateway, Origin, Peer, until};
+use sigma_testkit::{Gateway, Origin, until};
 
 use crate::{PATIENCE, SIGMA};
 
@@ -85,12 +85,6 @@ pub(crate) fn begin(gateway: &Gateway, fields: &str) -> JoinHandle<u16> {
     std::thread::spawn(move || client.ask(request).unwrap().status())
 }
 
-pub(crate) fn counted(gateway: &Gateway, name: &str) -> u64 {
-    let page = Peer::connect(&gateway.status_address()).unwrap().get("/status/counters").unwrap().text();
-    let line = page.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{page}"));
-    line.trim().parse().unwrap()
-}
-
 #[test]
 fn requests_beyond_the_limit_are_refused() {
     let held = Arc::<Held>::default();
@@ -105,7 +99,7 @@ fn requests_beyond_the_limit_are_refused() {
     held.let_go(1);
     // The slot of an answered request is free a moment later.
     assert!(until(PATIENCE, || ask(&gateway).0 == 200));
-    assert!(counted(&gateway, "sigma_upstream_refused_limit_total") >= 1);
+    assert!(gateway.counter("sigma_upstream_refused_limit_total") >= 1);
 }
 
 #[test]
@@ -121,7 +115,7 @@ fn requests_wait_in_order_of_their_priority() {
         all.push(begin(&gateway, &name(who, priority)));
         // Each is in the queue before the next one comes.
         let requests = at as u64 + 2;
-        assert!(until(PATIENCE, || counted(&gateway, "sigma_requests_total") == requests));
+        assert!(until(PATIENCE, || gateway.counter("sigma_requests_total") == requests));
     }
     let (status, text) = ask(&gateway);
     assert!(status == 503 && text.contains("queue"), "{status} {text}");
@@ -154,12 +148,12 @@ fn a_request_that_leaves_the_queue_makes_room() {
     assert!(until(PATIENCE, || held.seen() == 1));
     let mut leaves = gateway.connect().unwrap();
     leaves.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
-    assert!(until(PATIENCE, || counted(&gateway, "sigma_requests_total") == 2));
+    assert!(until(PATIENCE, || gateway.counter("sigma_requests_total") == 2));
     assert_eq!(ask(&gateway).0, 503);
     drop(leaves);
-    assert!(until(PATIENCE, || counted(&gateway, "sigma_exchanges_ended_total") == 2));
+    assert!(until(PATIENCE, || gateway.counter("sigma_exchanges_ended_total") == 2));
     let waits = begin(&gateway, "");
-    assert!(until(PATIENCE, || counted(&gateway, "sigma_requests_total") == 4));
+    assert!(until(PATIENCE, || gateway.counter("sigma_requests_total") == 4));
     held.let_go(2);
     assert_eq!([inside.join().unwrap(), waits.join().unwrap()], [200, 200]);
 }
@@ -184,7 +178,7 @@ fn a_breaker_opens_and_closes() {
     for _ in 0..20 {
         assert_eq!(ask(&gateway).0, 200);
     }
-    assert!(counted(&gateway, "sigma_upstream_refused_breaker_total") >= 1);
+    assert!(gateway.counter("sigma_upstream_refused_breaker_total") >= 1);
 }
 
 /// An attacker may give requests so little time that they fail: that does not count against the upstream.
@@ -276,7 +270,7 @@ fn admission_follows_the_rate_of_success() {
     assert_eq!(ask(&gateway).0, 500);
     // n / (n + 1) of them are refused.
     assert!(until(PATIENCE, || ask(&gateway).0 == 503));
-    assert!(counted(&gateway, "sigma_upstream_refused_admission_total") >= 1);
+    assert!(gateway.counter("sigma_upstream_refused_admission_total") >= 1);
 }
 
 #[test]
@@ -290,7 +284,7 @@ fn the_best_latency_is_measured_with_few_requests() {
     assert_eq!(ask(&gateway).0, 503);
     held.let_go(1);
     assert_eq!(inside.join().unwrap(), 200);
-    assert_eq!(counted(&gateway, "sigma_upstream_refused_concurrency_total"), 1);
+    assert_eq!(gateway.counter("sigma_upstream_refused_concurrency_total"), 1);
 }
 
 #[test]
@@ -305,6 +299,6 @@ fn a_dry_run_only_counts() {
     for _ in 0..10 {
         assert_eq!(ask(&gateway).0, 500);
     }
-    assert!(counted(&gateway, "sigma_upstream_refused_dry_run_total") >= 8);
+    assert!(gateway.counter("sigma_upstream_refused_dry_run_total") >= 8);
     assert_eq!(bad.requests(), 10);
 }

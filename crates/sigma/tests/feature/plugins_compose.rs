@@ -83,12 +83,6 @@ fn a_composition_is_bound_to_the_session_of_its_client() {
     });
 }
 
-fn counter(gateway: &Gateway, name: &str) -> u64 {
-    let page = Peer::connect(&gateway.status_address()).unwrap().get("/status/counters").unwrap().text();
-    let line = page.lines().find(|line| line.starts_with(&format!("{name} ")));
-    line.unwrap_or_else(|| panic!("no {name} in {page}")).rsplit(' ').next().unwrap().parse().unwrap()
-}
-
 /// Calls are made at the same time; when the client leaves, each of them ends as an exchange does.
 #[test]
 fn calls_run_together_and_end_with_their_client() {
@@ -124,13 +118,13 @@ fn calls_run_together_and_end_with_their_client() {
     let answer: Message = client.read_response("GET").unwrap();
     assert_eq!(answer.text(), "{\"0\":true,\"1\":true,\"2\":true}\n");
     assert_eq!(answer.head.get("x-sigma-completed"), Some("true"));
-    assert_eq!(counter(&gateway, "sigma_requests_total"), 4);
+    assert_eq!(gateway.counter("sigma_requests_total"), 4);
 
     let mut nodes = asked(&mut client);
     client.reset().unwrap();
     for (node, line) in &mut nodes {
         node.expect_closed().unwrap_or_else(|error| panic!("{line}: {error}"));
     }
-    assert!(until(PATIENCE, || counter(&gateway, "sigma_requests_total") == 8
-        && counter(&gateway, "sigma_exchanges_ended_total") == 8));
+    assert!(until(PATIENCE, || gateway.counter("sigma_requests_total") == 8
+        && gateway.counter("sigma_exchanges_ended_total") == 8));
 }

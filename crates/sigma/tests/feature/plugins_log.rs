@@ -194,7 +194,7 @@ fn http_logger_drops_refused_entries() {
     let gateway = with_plugins(&origin, "", &plugins);
     gateway.connect().unwrap().get("/1").unwrap();
     let dropped = "Batch Processor[http logger] exceeded the max_retry_count[1] dropping the entries";
-    assert!(until(PATIENCE, || gateway.stderr().contains(dropped)), "{}", gateway.stderr());
+    gateway.await_log(dropped);
     assert!(
         gateway.stderr().contains("server returned status code[500] host[127.0.0.1]"),
         "{}",

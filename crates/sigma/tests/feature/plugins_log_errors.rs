@@ -118,7 +118,7 @@ fn its_own_complaints_are_not_shipped() {
     let gateway = Gateway::start(SIGMA, &config_of(&origin, &metadata)).unwrap();
     ask(&gateway);
     let own = "Batch Processor[error-log-logger] exceeded the max_retry_count[0] dropping the entries";
-    assert!(until(PATIENCE, || gateway.stderr().contains(own)), "{}", gateway.stderr());
+    gateway.await_log(own);
     let failed = format!("failed to connect to TCP server: host[127.0.0.1] port[{port}] err: ");
     assert!(gateway.stderr().contains(&failed), "{}", gateway.stderr());
     assert!(until(PATIENCE, || lost(&gateway) >= 2), "an entry of tcp-logger, and lines");

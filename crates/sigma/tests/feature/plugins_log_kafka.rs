@@ -308,7 +308,7 @@ fn temporary_errors_are_retried_and_permanent_ones_reported() {
          brokers: [{{\"host\":\"127.0.0.1\",\"port\":{}}}]",
         broker.port
     );
-    assert!(until(PATIENCE, || gateway.stderr().contains(&told)), "{}", gateway.stderr());
+    gateway.await_log(&told);
     assert!(until(PATIENCE, || lost(&gateway) == 1));
     assert_eq!(broker.values(), [entry("/1")]);
 }
@@ -347,7 +347,7 @@ fn a_broker_that_is_back_gets_waiting_entries() {
     gateway.connect().unwrap().get("/1").unwrap();
     let told =
         format!("failed to connect to TCP server: host[127.0.0.1] port[{port}] err: Connection refused");
-    assert!(until(PATIENCE, || gateway.stderr().contains(&told)), "{}", gateway.stderr());
+    gateway.await_log(&told);
     let broker = Broker::at(TcpListener::bind(("127.0.0.1", port)).unwrap(), 1, None, &[]);
     assert!(until(PATIENCE, || broker.values() == [entry("/1")]), "{}", gateway.stderr());
     assert_eq!(lost(&gateway), 0);
@@ -373,7 +373,7 @@ fn other_servers_than_brokers_are_reported() {
         });
         let (_origin, gateway) = start(port, json!({ "producer_type": "sync", "batch_max_size": 1 }));
         assert_eq!(gateway.connect().unwrap().get("/1").unwrap().status(), 200);
-        assert!(until(PATIENCE, || gateway.stderr().contains(expected)), "{expected}: {}", gateway.stderr());
+        gateway.await_log(expected);
         assert!(until(PATIENCE, || lost(&gateway) == 1));
     }
 }

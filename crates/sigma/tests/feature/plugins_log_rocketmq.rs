@@ -222,7 +222,7 @@ fn a_topic_that_is_not_there_is_made_if_brokers_do_that() {
     gateway.connect().unwrap().get("/1").unwrap();
     let told =
         "failed to send data to rocketmq topic: TOPIC_NOT_EXIST: said\\nby the server, nameserver_list: [";
-    assert!(until(PATIENCE, || gateway.stderr().contains(told)), "{}", gateway.stderr());
+    gateway.await_log(told);
     assert!(until(PATIENCE, || lost(&gateway) == 1));
 }
 
@@ -242,7 +242,7 @@ fn temporary_errors_are_retried_and_permanent_ones_reported() {
          MESSAGE_ILLEGAL: said\\nby the server, nameserver_list: [\"127.0.0.1:{}\"]",
         server.port
     );
-    assert!(until(PATIENCE, || gateway.stderr().contains(&told)), "{}", gateway.stderr());
+    gateway.await_log(&told);
     assert!(until(PATIENCE, || lost(&gateway) == 1));
     assert_eq!(server.bodies(), [entry("/1"), entry("/2")]);
 }
@@ -294,7 +294,7 @@ fn connections_are_encrypted() {
     let (_origin, gateway) = start(port, json!({ "use_tls": true, "ssl_verify": true, "batch_max_size": 1 }));
     gateway.connect().unwrap().get("/2").unwrap();
     let told = "failed to perform TLS handshake to TCP server";
-    assert!(until(PATIENCE, || gateway.stderr().contains(told)), "{}", gateway.stderr());
+    gateway.await_log(told);
     assert!(until(PATIENCE, || lost(&gateway) == 1));
     assert_eq!(server.bodies(), [entry("/1")]);
 }
@@ -319,7 +319,7 @@ fn other_servers_than_name_servers_are_reported() {
         });
         let (_origin, gateway) = start(port, json!({ "batch_max_size": 1 }));
         assert_eq!(gateway.connect().unwrap().get("/1").unwrap().status(), 200);
-        assert!(until(PATIENCE, || gateway.stderr().contains(expected)), "{expected}: {}", gateway.stderr());
+        gateway.await_log(expected);
         assert!(until(PATIENCE, || lost(&gateway) == 1));
     }
 }

@@ -124,7 +124,7 @@ fn tcp_logger_tries_again_until_the_server_is_back() {
         "Batch Processor[tcp logger] failed to process entries: failed to connect to TCP server: \
          host[127.0.0.1] port[{port}] err: Connection refused"
     );
-    assert!(until(PATIENCE, || gateway.stderr().contains(&failure)), "{}", gateway.stderr());
+    gateway.await_log(&failure);
     let server = Collector::at(TcpListener::bind(("127.0.0.1", port)).unwrap());
     assert!(until(PATIENCE, || !server.texts().is_empty()), "{}", gateway.stderr());
     assert_eq!(server.texts(), [entry("/1")]);
@@ -150,7 +150,7 @@ fn entries_that_a_stalled_server_does_not_take_are_dropped_and_counted() {
     }
     assert!(until(PATIENCE, || lost(&gateway) == REQUESTS - 4), "{}", lost(&gateway));
     let told = "max pending entries limit exceeded. discarding entry.";
-    assert!(until(PATIENCE, || gateway.stderr().contains(told)), "{}", gateway.stderr());
+    gateway.await_log(told);
     drop(server);
 }
 
@@ -173,7 +173,7 @@ fn tcp_logger_speaks_tls_and_only_to_the_right_server_if_that_is_asked_for() {
         match expected {
             Ok(()) => assert!(until(PATIENCE, has_come), "{} {}", server.text(), gateway.stderr()),
             Err(reason) => {
-                assert!(until(PATIENCE, || gateway.stderr().contains(reason)), "{}", gateway.stderr());
+                gateway.await_log(reason);
                 assert!(gateway.stop().unwrap().success());
                 assert!(!has_come(), "{}", server.text());
             }
@@ -235,7 +235,7 @@ fn udp_logger_splits_long_batches() {
     assert_eq!(datagram(&socket), format!("[{}]", entry("d")));
     assert!(until(PATIENCE, || lost(&gateway) == 1), "{}", lost(&gateway));
     let told = "udp-logger: entries too large for a datagram were dropped";
-    assert!(until(PATIENCE, || gateway.stderr().contains(told)), "{}", gateway.stderr());
+    gateway.await_log(told);
 }
 
 /// Datagrams to a missing server do no harm, and later ones arrive after its return.
@@ -306,7 +306,7 @@ fn sls_logger_sends_lines_to_the_right_server() {
     wrong.connect().unwrap().get("/wrong").unwrap();
     let refused =
         format!("failed to perform TLS handshake to TCP server: host[127.0.0.1] port[{port}] err: ");
-    assert!(until(PATIENCE, || wrong.stderr().contains(&refused)), "{}", wrong.stderr());
+    wrong.await_log(&refused);
     assert!(!wrong.stderr().contains("s3cret"), "{}", wrong.stderr());
     assert!(wrong.stop().unwrap().success());
     let gateway = start("localhost");

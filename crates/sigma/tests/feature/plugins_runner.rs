@@ -141,7 +141,7 @@ fn plugins_in_python_handle_requests_and_responses() {
     for expected in
         ["failed to receive RPC_PREPARE_CONF: bad request", "ext-plugin: there is no plugin 'no-such-plugin'"]
     {
-        assert!(until(PATIENCE, || gateway.stderr().contains(expected)), "{}", gateway.stderr());
+        gateway.await_log(expected);
     }
     let runner = runner_of(&gateway);
     assert!(gateway.stop().unwrap().success() && until(PATIENCE, || has_ended(runner)));

@@ -41,12 +41,6 @@ fn burst(gateway: &Gateway) {
     }
 }
 
-fn counter(gateway: &Gateway, name: &str) -> usize {
-    let page = Peer::connect(&gateway.status_address()).unwrap().get("/status/counters").unwrap().text();
-    let line = page.lines().find_map(|line| line.strip_prefix(name)).expect("a counter of this name");
-    line.trim().parse().expect("a number")
-}
-
 #[test]
 fn a_burst_finds_the_connections_of_the_one_before() {
     let origin = origin();
@@ -55,14 +49,14 @@ fn a_burst_finds_the_connections_of_the_one_before() {
     assert_eq!(origin.connections(), BURST);
     burst(&gateway);
     assert_eq!(origin.connections(), BURST, "none was opened again");
-    assert_eq!(counter(&gateway, "sigma_upstream_connects_total "), BURST);
-    assert_eq!(counter(&gateway, "sigma_upstream_reuses_total "), BURST);
-    assert_eq!(counter(&gateway, "sigma_upstream_closed_for_room_total "), 0);
-    assert!(until(PATIENCE, || counter(&gateway, "sigma_upstream_idle_beyond_size ") > 0));
+    assert_eq!(gateway.counter("sigma_upstream_connects_total") as usize, BURST);
+    assert_eq!(gateway.counter("sigma_upstream_reuses_total") as usize, BURST);
+    assert_eq!(gateway.counter("sigma_upstream_closed_for_room_total"), 0);
+    assert!(until(PATIENCE, || gateway.counter("sigma_upstream_idle_beyond_size") > 0));
     // The peak is forgotten by halves, in half a minute, and with it the room that it gave.
-    assert!(until(3 * PATIENCE, || counter(&gateway, "sigma_upstream_idle ") == SIZE));
-    assert_eq!(counter(&gateway, "sigma_upstream_idle_beyond_size "), 0);
-    assert_eq!(counter(&gateway, "sigma_upstream_closed_for_room_total "), BURST - SIZE);
+    assert!(until(3 * PATIENCE, || gateway.counter("sigma_upstream_idle") as usize == SIZE));
+    assert_eq!(gateway.counter("sigma_upstream_idle_beyond_size"), 0);
+    assert_eq!(gateway.counter("sigma_upstream_closed_for_room_total") as usize, BURST - SIZE);
 }
 
 #[test]
@@ -70,8 +64,8 @@ fn a_short_time_is_kept_to() {
     let origin = origin();
     let gateway = gateway(&origin, "timeouts: { upstream_burst_ms: 1000 }");
     burst(&gateway);
-    assert!(until(PATIENCE, || counter(&gateway, "sigma_upstream_idle ") == SIZE));
-    assert_eq!(counter(&gateway, "sigma_upstream_closed_for_room_total "), 0, "they ended by themselves");
+    assert!(until(PATIENCE, || gateway.counter("sigma_upstream_idle") as usize == SIZE));
+    assert_eq!(gateway.counter("sigma_upstream_closed_for_room_total"), 0, "they ended by themselves");
 }
 
 #[test]

@@ -35,13 +35,6 @@ fn fifo(path: &Path) {
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
-fn counter(gateway: &Gateway, name: &str) -> u64 {
-    let mut status = Peer::connect(&gateway.status_address()).unwrap().with_deadline(PATIENCE);
-    let text = status.get("/status/counters").unwrap().text();
-    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
-    line.unwrap_or_else(|| panic!("{name} is missing in\n{text}")).parse().unwrap()
-}
-
 /// Runs `sigma` with these arguments.
 fn sigma(arguments: &[&str]) -> Output {
     Command::new(SIGMA).args(arguments).output().unwrap()
@@ -60,7 +53,7 @@ fn the_error_log_has_no_reader() {
     let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
     // Each causes a line: more than the pipe and the queue hold.
     let mut asked = 0;
-    while counter(&gateway, "sigma_error_lines_dropped_total") == 0 {
+    while gateway.counter("sigma_error_lines_dropped_total") == 0 {
         assert!(asked < 20_000, "lines are kept without bound");
         for _ in 0..500 {
             assert_eq!(client.get("/").unwrap().status(), 502);
@@ -77,7 +70,7 @@ fn a_slow_reader_of_the_error_log_learns_of_missed_lines() {
     let config = catch_all(settings, DEAD, "");
     let gateway = Gateway::start(&with_unread_stderr(dir.path()), &config).unwrap();
     let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
-    while counter(&gateway, "sigma_error_lines_dropped_total") == 0 {
+    while gateway.counter("sigma_error_lines_dropped_total") == 0 {
         for _ in 0..500 {
             client.get("/").unwrap();
         }
@@ -180,7 +173,7 @@ fn an_access_log_with_a_stuck_reader_costs_lines_only() {
     let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
     let dropped = until(PATIENCE, || {
         (0..200).for_each(|_| assert_eq!(client.get("/").unwrap().status(), 200));
-        counter(&gateway, "sigma_access_lines_dropped_total") > 0
+        gateway.counter("sigma_access_lines_dropped_total") > 0
     });
     assert!(dropped);
     assert!(gateway.stop().unwrap().success());
@@ -195,8 +188,8 @@ fn lines_lost_on_a_full_disk_are_counted() {
         "status: { address: \"{status}\" }\naccess_log: { path: /dev/full, flush_ms: 50 }",
     );
     gateway.connect().unwrap().get("/").unwrap();
-    let counted = || counter(&gateway, "sigma_access_lines_dropped_total") == 1;
-    assert!(until(PATIENCE, counted), "{}", counter(&gateway, "sigma_access_lines_dropped_total"));
+    let counted = || gateway.counter("sigma_access_lines_dropped_total") == 1;
+    assert!(until(PATIENCE, counted), "{}", gateway.counter("sigma_access_lines_dropped_total"));
 }
 
 #[test]
@@ -353,7 +346,7 @@ fn clients_leave_descriptors_to_nodes_and_operators() {
         (0..FLOOD).map(|_| std::net::TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
     let full = || gateway.stderr().contains("clients have used up their share of file descriptors");
     assert!(until(PATIENCE, full), "{}", gateway.stderr());
-    let taken = counter(&gateway, "sigma_connections_active");
+    let taken = gateway.counter("sigma_connections_active");
     assert!((10..80).contains(&taken), "{taken} connections");
     let answer = client.get("/served").unwrap();
     assert_eq!(answer.status(), 200, "{}", answer.text());

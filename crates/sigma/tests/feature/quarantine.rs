@@ -328,7 +328,7 @@ fn invalid_items_of_a_file_are_closed() {
     // A mistake in a setting stops the file, as ever.
     gateway.rewrite(&(file("") + "limits: { nothing: 1 }\n")).unwrap();
     gateway.reload().unwrap();
-    assert!(until(PATIENCE, || gateway.stderr().contains("limits.nothing")), "{}", gateway.stderr());
+    gateway.await_log("limits.nothing");
     assert_eq!(answers(&gateway, "/keys"), "401");
 }
 

@@ -95,18 +95,14 @@ fn nodes_follow_consul_and_outlive_it() {
 
     // One that fails, and one that is empty all at once, change nothing; the latter for a while.
     consul.set_ill(true);
-    assert!(
-        until(PATIENCE, || gateway.stderr().contains("responded with status 500")),
-        "{}",
-        gateway.stderr()
-    );
+    gateway.await_log("responded with status 500");
     assert_eq!(who(&gateway), "b");
     assert!(counted(&gateway, "update_failures_total") >= 1);
     consul.set_ill(false);
     consul.set(&[a.port()]);
     assert!(until(PATIENCE, || who(&gateway) == "a"), "it is followed again");
     consul.set(&[]);
-    assert!(until(PATIENCE, || gateway.stderr().contains("most nodes of a service disappeared at once")));
+    gateway.await_log("most nodes of a service disappeared at once");
     assert_eq!(who(&gateway), "a");
     assert_eq!(counted(&gateway, "held_back_total"), 1);
     assert!(until(PATIENCE, || who(&gateway) == "503"), "it is believed after all");
@@ -197,11 +193,7 @@ fn nodes_follow_a_folder_in_etcd_and_outlive_it() {
     assert!(until(PATIENCE, || (0..4).all(|_| who(&gateway) == "b")));
 
     etcd.kill().unwrap();
-    assert!(
-        until(PATIENCE, || gateway.stderr().contains("the last list stays in use")),
-        "{}",
-        gateway.stderr()
-    );
+    gateway.await_log("the last list stays in use");
     assert_eq!(who(&gateway), "b");
     etcd.run().unwrap();
     put(&etcd, "a", &a);

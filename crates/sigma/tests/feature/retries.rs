@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
-use sigma_testkit::{Address, Gateway, Origin, Peer, until};
+use sigma_testkit::{Address, Gateway, Origin, until};
 
 use crate::h2::{Node, connect, get, within};
 use crate::{PATIENCE, SIGMA};
@@ -73,13 +73,6 @@ fn status_of(gateway: &Gateway, method: &str) -> u16 {
     ask(gateway, method, "", "").0
 }
 
-/// The value of one of the gateway's own counters.
-fn counted(gateway: &Gateway, name: &str) -> u64 {
-    let page = Peer::connect(&gateway.status_address()).unwrap().get("/status/counters").unwrap().text();
-    let line = page.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{page}"));
-    line.trim().parse().unwrap()
-}
-
 #[test]
 fn statuses_are_retried_where_that_is_safe() {
     let (bad, good) = (always(503, ""), always(200, ""));
@@ -89,7 +82,7 @@ fn statuses_are_retried_where_that_is_safe() {
     }
     let posts: Vec<u16> = (0..8).map(|_| status_of(&gateway, "POST")).collect();
     assert_eq!(posts.iter().filter(|status| **status == 503).count(), 4, "{posts:?}");
-    assert_eq!(counted(&gateway, "sigma_upstream_retries_total"), bad.requests() as u64 - 4);
+    assert_eq!(gateway.counter("sigma_upstream_retries_total"), bad.requests() as u64 - 4);
 }
 
 #[test]
@@ -129,7 +122,7 @@ fn a_budget_bounds_retries() {
     let gateway = gateway(&[&node], json!({ "retries": 5, "retry_policy": policy }));
     assert_eq!(status_of(&gateway, "GET"), 503);
     assert_eq!(node.requests(), 1);
-    assert_eq!(counted(&gateway, "sigma_upstream_retries_over_budget_total"), 1);
+    assert_eq!(gateway.counter("sigma_upstream_retries_over_budget_total"), 1);
 }
 
 #[test]
@@ -240,9 +233,9 @@ fn the_first_of_two_answers_is_served_and_the_other_attempt_taken_back() {
     for _ in 0..6 {
         assert_eq!(status_of(&gateway, "GET"), 200);
     }
-    let hedges = counted(&gateway, "sigma_upstream_hedges_total");
+    let hedges = gateway.counter("sigma_upstream_hedges_total");
     assert!(hedges >= 3, "{hedges}");
-    assert_eq!(counted(&gateway, "sigma_upstream_hedges_won_total"), hedges);
+    assert_eq!(gateway.counter("sigma_upstream_hedges_won_total"), hedges);
     assert!(until(PATIENCE, || closed.load(Ordering::SeqCst) as u64 == hedges));
     // The connection on which the second was answered is kept.
     assert_eq!(good.connections(), 1);
@@ -276,7 +269,7 @@ fn the_second_request_is_signed_for_its_node() {
     for _ in 0..6 {
         assert_eq!(status_of(&gateway, "GET"), 200);
     }
-    let won = counted(&gateway, "sigma_upstream_hedges_won_total");
+    let won = gateway.counter("sigma_upstream_hedges_won_total");
     assert!(won >= 3 && seen.load(Ordering::SeqCst) as u64 >= won, "{won}");
 }
 

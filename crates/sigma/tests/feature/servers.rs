@@ -293,7 +293,7 @@ fn nodes_follow_consul() {
     turns_to(&gateway_of_all, "b");
 
     consul.kill();
-    assert!(until(PATIENCE, || gateway_of_all.stderr().contains("the last list stays in use")));
+    gateway_of_all.await_log("the last list stays in use");
     turns_to(&gateway_of_all, "b");
     // It comes back empty, and its index starts again.
     consul.run();
@@ -348,11 +348,7 @@ fn nodes_follow_the_keys_of_consul() {
     let mut settings = consul.settings();
     settings["consul_kv"]["token"] = "wrong".into();
     let refused = self::gateway(&settings, &json!({ "service_name": "web", "discovery_type": "consul_kv" }));
-    assert!(
-        until(PATIENCE, || refused.stderr().contains("responded with status 403")),
-        "{}",
-        refused.stderr()
-    );
+    refused.await_log("responded with status 403");
 }
 
 /// The version of the API server in `/version`; without it that is v0.0.0.
@@ -503,11 +499,7 @@ fn nodes_follow_kubernetes() {
     turns_to(&gateway, "a");
 
     kubernetes.kill();
-    assert!(
-        until(PATIENCE, || gateway.stderr().contains("the last list stays in use")),
-        "{}",
-        gateway.stderr()
-    );
+    gateway.await_log("the last list stays in use");
     turns_to(&gateway, "a");
     kubernetes.run();
     kubernetes.write("POST", SLICES, &slice("b", &b));
@@ -535,11 +527,7 @@ fn endpoints_of_kubernetes_are_known_where_the_gateway_may_read_them() {
     // All namespaces are more than it may read.
     let discovery = json!({ "kubernetes": kubernetes.cluster(&json!({ "namespace_selector": {} })) });
     let refused = gateway(&discovery, &upstream);
-    assert!(
-        until(PATIENCE, || refused.stderr().contains("responded with status 403")),
-        "{}",
-        refused.stderr()
-    );
+    refused.await_log("responded with status 403");
 }
 
 /// A Eureka of one test alone, which keeps nothing over a restart.
@@ -600,11 +588,7 @@ fn nodes_follow_eureka() {
     assert_eq!(status(eureka.port, "PUT", out, None), Some(200));
     turns_to(&gateway, "b");
     eureka.kill();
-    assert!(
-        until(PATIENCE, || gateway.stderr().contains("the last list stays in use")),
-        "{}",
-        gateway.stderr()
-    );
+    gateway.await_log("the last list stays in use");
     turns_to(&gateway, "b");
     eureka.run();
     eureka.register("a", &a);
@@ -748,9 +732,9 @@ fn users_log_in_to_nacos() {
     nacos.write("DELETE", &a);
     gateways.iter().for_each(|gateway| nacos.turns_to(gateway, &b, "b"));
     let stranger = nacos.gateway("nacos:wrong@", &json!({}));
-    assert!(until(PATIENCE, || stranger.stderr().contains("cannot log in")), "{}", stranger.stderr());
+    stranger.await_log("cannot log in");
     // A client without a login is refused.
     let nobody = nacos.gateway("", &json!({}));
-    assert!(until(PATIENCE, || nobody.stderr().contains("responded with status 403")), "{}", nobody.stderr());
-    assert!(until(PATIENCE, || nobody.stderr().contains("refuses a subscription")), "{}", nobody.stderr());
+    nobody.await_log("responded with status 403");
+    nobody.await_log("refuses a subscription");
 }

@@ -13,7 +13,6 @@ use sigma_testkit::{Gateway, Origin, Peer, until};
 
 use crate::h2::{Node, connect, get, within};
 use crate::held_bytes::{GET, frame};
-use crate::overload::counted;
 use crate::{PATIENCE, SIGMA};
 
 /// A gateway whose upstream takes one request at a time.
@@ -108,7 +107,7 @@ fn kept_connection_of_an_http1_node_serves_others_while_the_client_stalls() {
         node.send(first).unwrap();
         stalled.waits_for_head();
         node.send(last).unwrap();
-        assert!(until(PATIENCE, || counted(&gateway, "sigma_upstream_idle ") == 1), "{first:?} {last:?}");
+        assert!(until(PATIENCE, || gateway.counter("sigma_upstream_idle") == 1), "{first:?} {last:?}");
         let mut other = gateway.connect().unwrap().with_deadline(PATIENCE);
         other.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
         node.read_request().unwrap();
@@ -165,7 +164,7 @@ fn node_with_more_to_send_waits_for_the_client() {
     // The window of the connection has 64 KiB.
     stalled.socket.write_all(&frame(8, 0, 0, &1_000_000_u32.to_be_bytes())).unwrap();
     stalled.takes(whole.as_bytes());
-    assert!(until(PATIENCE, || counted(&gateway, "sigma_upstream_idle ") == 1));
+    assert!(until(PATIENCE, || gateway.counter("sigma_upstream_idle") == 1));
 }
 
 /// The response that waits for the client counts among the bytes that are held.
@@ -182,7 +181,7 @@ fn stream_of_a_shared_connection_serves_others_while_the_client_stalls() {
         let limits = json!({ "max_requests": 1, "queue": { "length": 1, "timeout": 60 } });
         let upstream = json!({ "scheme": "grpc", "keepalive_pool": { "size": 1 }, "limits": limits });
         let gateway = start(node.port(), &upstream);
-        let held = || counted(&gateway, "sigma_held_bytes ");
+        let held = || gateway.counter("sigma_held_bytes");
         let mut stalled = Stalled::ask(&gateway);
         crate::h2::until(|| held() >= 50_000).await;
         let (sender, _driver) = connect(&gateway).await;
@@ -204,7 +203,7 @@ fn limit_conn_counts_until_the_client_has_its_response() {
         json!({ "conn": 1, "burst": 0, "default_conn_delay": 0.1, "key": "uri", "rejected_code": 429 });
     let gateway = start_with(origin.port(), &json!({}), &json!({ "limit-conn": limit }));
     let mut stalled = Stalled::ask(&gateway);
-    assert!(until(PATIENCE, || counted(&gateway, "sigma_upstream_idle ") == 1));
+    assert!(until(PATIENCE, || gateway.counter("sigma_upstream_idle") == 1));
     let status = || gateway.connect().unwrap().get("/").unwrap().status();
     assert_eq!(status(), 429);
     stalled.takes(b"body");

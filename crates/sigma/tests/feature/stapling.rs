@@ -158,7 +158,7 @@ fn gateway(ssls: Value, origin: &Origin, tls: Value) -> Gateway {
 }
 
 fn told(gateway: &Gateway, said: &str) {
-    assert!(until(PATIENCE, || gateway.stderr().contains(said)), "{said}: {}", gateway.stderr());
+    gateway.await_log(said);
 }
 
 fn becomes(gateway: &Gateway, expected: &str) {

@@ -8,7 +8,6 @@ use sigma_testkit::{Gateway, Origin, Peer, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::client_certificates::{authority, client, list};
-use crate::overload::counted;
 use crate::streams::{config, is_closed, parrot, talk, upstream};
 use crate::tls::{Authority, run, shake};
 use crate::{PATIENCE, SIGMA};
@@ -31,7 +30,7 @@ fn guarded(ports: &[u16], rules: Value) -> Value {
 
 /// As many sessions are open.
 fn has_open(gateway: &Gateway, count: u64) -> bool {
-    until(PATIENCE, || counted(gateway, "sigma_stream_sessions_active") == count)
+    until(PATIENCE, || gateway.counter("sigma_stream_sessions_active") == count)
 }
 
 /// A session that a node has greeted.
@@ -60,7 +59,7 @@ fn a_session_waits_for_a_place_and_loses_nothing() {
     assert!(has_open(&gateway, 2));
     // The queue is full.
     assert!(is_sent_away(&gateway));
-    assert_eq!(counted(&gateway, "sigma_upstream_refused_limit_total"), 1);
+    assert_eq!(gateway.counter("sigma_upstream_refused_limit_total"), 1);
     drop(first);
     assert_eq!(second.read_line().unwrap().trim_end(), "one");
     second.half_close().unwrap();
@@ -126,7 +125,7 @@ fn failed_connections_open_the_breaker_and_a_good_one_closes_it() {
     let gateway = gateway(&guarded(&[port], breaker(0.2, json!({}))), json!([]));
     assert!(until(PATIENCE, || {
         assert!(is_sent_away(&gateway));
-        counted(&gateway, "sigma_upstream_refused_breaker_total") >= 1
+        gateway.counter("sigma_upstream_refused_breaker_total") >= 1
     }));
     assert!(gateway.stderr().contains("the circuit breaker opens"), "{}", gateway.stderr());
     // The system takes its connections.
@@ -261,5 +260,5 @@ fn an_open_session_ends_when_its_client_is_trusted_no_longer() {
         gateway.reload().unwrap();
         assert_eq!(one.read(&mut [0; 9]).await.unwrap(), 0);
     });
-    assert!(until(PATIENCE, || counted(&gateway, "sigma_stream_sessions_distrusted_total") == 2));
+    assert!(until(PATIENCE, || gateway.counter("sigma_stream_sessions_distrusted_total") == 2));
 }

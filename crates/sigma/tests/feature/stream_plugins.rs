@@ -70,7 +70,6 @@ fn sessions_are_shown_to_prometheus() {
     let status =
         |code: u16, node: &str| format!("apisix_stream_status{{code=\"{code}\",{listener},node=\"{node}\"}}");
     let routed = "apisix_stream_connection_total{route=\"r\"}";
-    // The harness has asked whether the gateway accepts, so there was one session or more before.
     let before = number(&scraped(), routed);
     assert_eq!(talk(&gateway, "x").1, "x");
     assert!(until(PATIENCE, || number(&scraped(), routed) > before), "{}", scraped());
@@ -299,7 +298,7 @@ fn without_a_format_nothing_is_sent() {
     plugins["syslog"].as_object_mut().unwrap().remove("log_format");
     let gateway = Gateway::start(SIGMA, &with_plugins(&origin, plugins, json!({}))).unwrap();
     assert_eq!(talk(&gateway, "12345").1, "12345");
-    assert!(until(PATIENCE, || gateway.stderr().contains("syslog's log_format is not set")));
+    gateway.await_log("syslog's log_format is not set");
     gateway.stop().unwrap();
     server.set_nonblocking(true).unwrap();
     assert!(server.recv(&mut [0; 16]).is_err(), "the gateway has ended, and sent nothing");

@@ -38,7 +38,7 @@ fn signal(pid: u32, signal: Signal) {
 /// A parent whose first gateway serves, not only listens.
 fn start(settings: &str, origin: &Origin) -> Gateway {
     let parent = Gateway::start(SIGMA, &catch_all(settings, &nodes(&[origin]), "")).unwrap();
-    assert!(until(PATIENCE, || parent.stderr().contains("a gateway serves")), "{}", parent.stderr());
+    parent.await_log("a gateway serves");
     parent
 }
 
@@ -211,7 +211,7 @@ fn the_gateway_outlives_its_parent() {
     let mut parent = start(SETTINGS, &origin);
     let gateway = gateway_of(&parent);
     parent.kill().unwrap();
-    assert!(until(PATIENCE, || parent.stderr().contains("the parent process ended")), "{}", parent.stderr());
+    parent.await_log("the parent process ended");
     assert!(serves(&parent));
     signal(gateway, Signal::TERM);
     assert!(until(PATIENCE, || !serves(&parent)));
@@ -250,7 +250,7 @@ fn the_parent_goes_on_as_the_new_program() {
         let output = Command::new(SIGMA).args([order, "--pid", &pid.to_string()]).output().unwrap();
         assert!(output.status.success(), "{}{}", String::from_utf8_lossy(&output.stderr), parent.stderr());
     };
-    assert!(until(PATIENCE, || parent.stderr().contains("a gateway serves")), "{}", parent.stderr());
+    parent.await_log("a gateway serves");
     for round in 1..=2 {
         install(&program);
         assert_eq!(runs(pid), format!("{path} (deleted)"));

@@ -61,7 +61,7 @@ fn gateways_of_one_etcd_go_on_with_each_others_sessions() {
     assert_eq!(server.count("/apisix/data_plane/ticket_keys").unwrap(), 1);
     let stranger = shared(&server, &files, "[fedcba9876543210]");
     let said = "no key of `data_encryption.keyring` decrypts";
-    assert!(until(PATIENCE, || stranger.stderr().contains(said)), "{}", stranger.stderr());
+    stranger.await_log(said);
     assert!(!goes_on(&first, &stranger, dir, "-tls1_3"));
     // A keyring that is being changed opens by any of its keys.
     let changing = shared(&server, &files, "[fedcba9876543210, 0123456789abcdef]");

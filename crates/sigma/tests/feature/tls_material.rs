@@ -75,7 +75,7 @@ fn ocsp_responses_are_stapled_and_replaced_by_a_reload() {
     // One that cannot be read stops the reload, not the gateway.
     std::fs::remove_file(path("a.ocsp")).unwrap();
     gateway.reload().unwrap();
-    assert!(until(PATIENCE, || gateway.stderr().contains("a.ocsp")), "{}", gateway.stderr());
+    gateway.await_log("a.ocsp");
     assert_eq!(stapled(&gateway), "good");
 }
 
@@ -100,7 +100,7 @@ fn certificate_files_are_read_again_by_a_reload() {
         // Half of a new pair leaves the old one in force.
         std::fs::write(dir.path().join("own.key"), &first.key).unwrap();
         gateway.reload().unwrap();
-        assert!(until(PATIENCE, || gateway.stderr().contains("own.key")), "{}", gateway.stderr());
+        gateway.await_log("own.key");
         assert_eq!(shown(&gateway, &root, "a.test").await, Ok(der(&second)));
     });
 }
@@ -240,7 +240,7 @@ fn certificates_and_keys_may_stand_in_the_environment() {
     let none = json!({ "sni": "c.test", "cert": "$env://A_CERT", "key": "$env://SIGMA_TEST_NONE" });
     let (code, answer) = admin(&gateway, "PUT", "ssls/c", &none);
     assert_eq!(code, 201, "{answer}");
-    assert!(until(PATIENCE, || gateway.stderr().contains("SIGMA_TEST_NONE")), "{}", gateway.stderr());
+    gateway.await_log("SIGMA_TEST_NONE");
     run(async {
         shown(&gateway, &root, "c.test").await.unwrap_err();
         assert_eq!(shown(&gateway, &root, "b.test").await, Ok(der(&second)));

@@ -40,12 +40,6 @@ fn counters(gateway: &Gateway) -> String {
     status.get("/status/counters").unwrap().text()
 }
 
-fn counter(gateway: &Gateway, name: &str) -> u64 {
-    let text = counters(gateway);
-    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
-    line.unwrap_or_else(|| panic!("{name} is missing in\n{text}")).parse().unwrap()
-}
-
 /// Replaces the binary that the gateway was started as.
 fn install(path: &Path, text: &str) {
     let new = path.with_extension("new");
@@ -84,7 +78,7 @@ fn five_upgrades_lose_no_request() {
             assert!(until(PATIENCE, || sent.load(Ordering::SeqCst) > before + 50));
         }
     });
-    assert!(counter(&gateway, "sigma_requests_total") >= 250, "the numbers go on");
+    assert!(gateway.counter("sigma_requests_total") >= 250, "the numbers go on");
 }
 
 #[test]

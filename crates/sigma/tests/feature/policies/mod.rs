@@ -73,7 +73,7 @@ routes:
     assert_eq!(status("/not-russian"), 200);
     // A damaged file is logged, and changes nothing.
     put(&country("DE")[..200]);
-    assert!(until(PATIENCE, || gateway.stderr().contains("a changed database is invalid")));
+    gateway.await_log("a changed database is invalid");
     assert_eq!((status("/german"), status("/not-russian")), (404, 200));
     // A client without a location is neither in a country nor outside of one.
     put(&GeoDatabase::new("Test-City").city("192.0.2.0/24", ["AS", "JP", "", "", "", ""]).content());

@@ -141,11 +141,7 @@ fn a_real_php_is_asked() {
     assert_eq!(ask("GET /?long", "", b"").text().len(), 4_096_000);
     assert_eq!(ask("HEAD /", "", b"").status(), 200);
     ask("GET /?complain", "", b"");
-    assert!(
-        until(PATIENCE, || gateway.stderr().contains("a complaint of the script")),
-        "{}",
-        gateway.stderr()
-    );
+    gateway.await_log("a complaint of the script");
 
     let split = "Host: split.test\r\n";
     let other = ask("GET /other.php/x/y", split, b"").json().unwrap();

@@ -232,7 +232,7 @@ fn clients_verify_the_certificate_on_either_side() {
     let error = ask_over_tls(port, "declines.db.test", &ours, name).unwrap_err();
     assert!(error.contains("closed"), "{error}");
     let reason = "the node does not support TLS: it responded N to PostgreSQL";
-    assert!(until(PATIENCE, || gateway.stderr().contains(reason)), "{}", gateway.stderr());
+    gateway.await_log(reason);
     // A client that does not verify would not know; one without TLS gets an error message.
     let theirs = format!("sslmode=verify-full sslrootcert={}", file("nodes.crt", &nodes.pem));
     assert!(ask_over_tls(port, "plain.db.test", &theirs, name).is_err());

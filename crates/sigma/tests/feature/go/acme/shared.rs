@@ -138,7 +138,7 @@ fn a_gateway_that_cannot_read_the_keys_orders_nothing() {
     one.stop().unwrap();
     // The certificate or the account, whichever it looks at first.
     let refusal = "no key of `data_encryption.keyring` decrypts";
-    assert!(until(PATIENCE, || stranger.stderr().contains(refusal)), "{}", stranger.stderr());
+    stranger.await_log(refusal);
     assert!(ask_by(&stranger, &pebble, "a.test").is_err());
     // One that can read them goes on where the first has stopped.
     let two = gateway(&pebble, &origin, &etcd, OWN);
