@@ -15,6 +15,7 @@ mod prose;
 mod size;
 mod source;
 mod style;
+mod tuples;
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -95,6 +96,7 @@ fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
     findings.extend(owned::check(&repository.sources));
     findings.extend(duplicates::check(&repository)?);
     findings.extend(size::check(&repository.sources));
+    findings.extend(tuples::check(&repository.sources));
     for source in &repository.sources {
         findings.extend(style::check(source));
     }

@@ -1,0 +1,98 @@
+//! Parameters that are tuples: their parts have no names at the call.
+
+use std::collections::BTreeMap;
+
+use super::source::{Function, Source};
+use super::{Finding, at_most};
+
+const RULE: &str = "no tuple parameters";
+
+/// The tuple parameters that are left in each crate. A number may only fall.
+const AT_MOST: &[(&str, usize)] = &[
+    ("crates/sigma", 1),
+    ("crates/sigma-buffer", 1),
+    ("crates/sigma-cache", 3),
+    ("crates/sigma-control", 7),
+    ("crates/sigma-convert", 5),
+    ("crates/sigma-discovery", 1),
+    ("crates/sigma-http", 5),
+    ("crates/sigma-net", 4),
+    ("crates/sigma-plugin", 3),
+    ("crates/sigma-plugin-kit", 5),
+    ("crates/sigma-proxy", 29),
+    ("crates/sigma-schema", 7),
+    ("crates/sigma-upstream", 7),
+    ("extensions/lua", 1),
+    ("plugins/auth", 6),
+    ("plugins/log", 1),
+    ("plugins/observe", 1),
+    ("plugins/traffic", 5),
+    ("plugins/transform", 3),
+    ("xtask/src", 1),
+];
+
+/// Counts the tuple parameters of the functions that ship, for each crate.
+pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
+    let mut found: BTreeMap<&str, Vec<Finding>> = BTreeMap::new();
+    for (folder, _) in AT_MOST {
+        found.entry(folder).or_default();
+    }
+    for source in sources {
+        let Some((end, _)) = source.path.match_indices('/').nth(1) else { continue };
+        for function in source.functions() {
+            let remedy = format!("give `{}` a struct, or a parameter for each part", function.name);
+            let count = tuples(&source.code[function.line..function.line + function.length], &function);
+            let findings = (0..count).map(|_| Finding::at(RULE, &source.path, function.line, remedy.clone()));
+            found.entry(&source.path[..end]).or_default().extend(findings);
+        }
+    }
+    found.into_iter().flat_map(|(folder, found)| at_most(RULE, AT_MOST, folder, found)).collect()
+}
+
+/// Returns the number of tuple parameters of a function, whose code is in these lines.
+fn tuples(code: &[String], function: &Function) -> usize {
+    let code = code.join("\n");
+    let start = format!("fn {}", function.name);
+    let Some(at) = code.find(&start) else { return 0 };
+    let (mut count, mut depth, mut angles, mut before) = (0, 0_usize, 0_usize, ' ');
+    for (at, letter) in code.char_indices().skip_while(|(place, _)| *place < at + start.len()) {
+        match letter {
+            // Generic parameters may name functions.
+            '<' if depth == 0 => angles += 1,
+            '>' if depth == 0 && before != '-' => angles = angles.saturating_sub(1),
+            '(' | '[' | '{' if angles == 0 => depth += 1,
+            ')' | ']' | '}' if angles == 0 && depth == 1 => break,
+            ')' | ']' | '}' if angles == 0 => depth -= 1,
+            ':' if depth == 1 && is_tuple(&code[at + 1..]) => count += 1,
+            _ => {}
+        }
+        before = letter;
+    }
+    count
+}
+
+/// Whether the type of a parameter is a tuple, or a reference to one.
+fn is_tuple(kind: &str) -> bool {
+    let kind = kind.trim_start().trim_start_matches('&');
+    let kind = kind.strip_prefix("mut ").unwrap_or(kind);
+    kind.starts_with('(') && !kind.starts_with("()")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tuple_parameters_are_counted() {
+        let check = |text: &str, expected: usize| {
+            let source = Source::new("crates/a/src/a.rs", text);
+            let count: usize = source.functions().iter().map(|function| tuples(&source.code, function)).sum();
+            assert_eq!(count, expected, "{text}");
+        };
+        check("fn a(x: (u8, u8), y: &mut (A, B)) {}", 2);
+        check("fn a((x, y): (u8, u8)) -> (u8, u8) { let z: (u8, u8) = (1, 2); z }", 1);
+        check("fn a<F: Fn((u8, u8)) -> (u8, u8)>(f: F, g: impl Fn(u8) -> u8) {}", 0);
+        check("fn a(x: std::ops::Range<u8>, y: ()) {}", 0);
+        check("fn a(\n    x: u8,\n    y: (A, B),\n) {}", 1);
+    }
+}
