@@ -515,6 +515,11 @@ mod tests {
         let case = run(&json!({"headers": {"Host": "$arg_h", "set": "x"}}), "GET /?h=n HTTP/1.1\nHost: h");
         assert_eq!(case.ctx.host.as_deref(), Some(&b"n"[..]));
         assert_eq!(case.sent("set").as_deref(), Some("x"));
+        let case = run(
+            &json!({"headers": {"set": {"X-A": "$none"}, "keep_empty": true}}),
+            "GET / HTTP/1.1\nHost: h",
+        );
+        assert_eq!(case.sent("X-A").as_deref(), Some(""));
     }
 
     #[test]

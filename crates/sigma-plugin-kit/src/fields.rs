@@ -24,6 +24,8 @@ pub struct FieldRules {
     add: Vec<(Box<str>, FieldValue)>,
     set: Vec<(Box<str>, Vec<FieldValue>)>,
     remove: Vec<Box<str>>,
+    /// Whether a value without text makes an empty field.
+    keep_empty: bool,
 }
 
 /// Access to a message's fields.
@@ -55,6 +57,10 @@ pub struct Rules<A, const MANY: bool> {
     /// body, stay always.
     #[schemars(inner(regex(pattern = "^[^:]+$")))]
     pass: Option<Vec<Box<str>>>,
+    /// Whether a field whose value has no text is sent as an empty field, instead of not at all.
+    #[serde(default)]
+    #[schemars(extend("default" = false, "own_default" = true))]
+    keep_empty: bool,
 }
 
 /// Fields by their names; with `MANY` one may have several values.
@@ -118,8 +124,9 @@ impl<A: Into<Vec<(Box<str>, FieldValue)>>, const MANY: bool> Notation<A, MANY> {
         };
         let rules = match notation {
             Notation::Fields(fields) => FieldRules { set: fields.values(), ..FieldRules::default() },
-            Notation::Rules(Rules { add, set, remove, pass }) => FieldRules {
+            Notation::Rules(Rules { add, set, remove, pass, keep_empty }) => FieldRules {
                 pass,
+                keep_empty,
                 add: add.map(Into::into).unwrap_or_default(),
                 set: set.map(|set| set.values()).unwrap_or_default(),
                 remove: remove.unwrap_or_default(),
@@ -133,11 +140,11 @@ impl<A: Into<Vec<(Box<str>, FieldValue)>>, const MANY: bool> Notation<A, MANY> {
         if is_torn {
             return Err(D::Error::custom("invalid value character in header"));
         }
-        let FieldRules { pass, mut add, mut set, mut remove } = rules;
+        let FieldRules { pass, mut add, mut set, mut remove, keep_empty } = rules;
         add.retain(|(name, _)| !frames(name));
         set.retain(|(name, _)| !frames(name));
         remove.retain(|name| !frames(name));
-        Ok(FieldRules { pass, add, set, remove })
+        Ok(FieldRules { pass, add, set, remove, keep_empty })
     }
 }
 
@@ -148,7 +155,8 @@ impl FieldRules {
     }
 
     /// Applies the rules to one side's fields. `captures` are the values of `$1` and so on. A field without a value
-    /// does not exist, as with nginx: adding it does nothing, setting it removes the field.
+    /// does not exist, as with nginx: adding it does nothing, setting it removes the field. With `keep_empty` it is
+    /// empty.
     pub fn apply(&self, ctx: &mut Context, captures: &[Vec<u8>], side: Side) {
         if let Some(pass) = &self.pass {
             let passes = |name: &[u8]| pass.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()));
@@ -156,7 +164,7 @@ impl FieldRules {
         }
         for (name, value) in &self.add {
             let value = render(value, ctx, captures);
-            if !value.is_empty() {
+            if self.keep_empty || !value.is_empty() {
                 side(ctx).append(name, &value);
             }
         }
@@ -164,7 +172,7 @@ impl FieldRules {
             if let [value] = &values[..] {
                 let value = render(value, ctx, captures);
                 side(ctx).remove_name(name.as_bytes());
-                if !value.is_empty() {
+                if self.keep_empty || !value.is_empty() {
                     side(ctx).append(name, &value);
                 }
                 continue;
@@ -173,7 +181,7 @@ impl FieldRules {
             let values: Vec<Cow<'_, [u8]>> =
                 values.iter().map(|value| render(value, ctx, captures)).collect();
             side(ctx).remove_name(name.as_bytes());
-            for value in values.iter().filter(|value| !value.is_empty()) {
+            for value in values.iter().filter(|value| self.keep_empty || !value.is_empty()) {
                 side(ctx).append(name, value);
             }
         }
@@ -189,6 +197,7 @@ pub fn changed_fields(headers: Option<&Value>) -> Vec<OwnedField> {
     for (name, value) in headers.and_then(Value::as_object).into_iter().flatten() {
         match value {
             Value::Array(_) if name == "pass" => {}
+            Value::Bool(_) if name == "keep_empty" => {}
             Value::Object(fields) => names.extend(fields.keys().map(String::as_str)),
             Value::Array(lines) => names.extend(lines.iter().filter_map(Value::as_str)),
             _ => names.push(name),

@@ -2,6 +2,7 @@
 
 use sigma_http::{HeaderId, Headers, Method};
 use sigma_plugin::outbound::{Call, GATEWAY, GATEWAY_INTERNAL, ServiceResponse, named_internal};
+use sigma_plugin::record::Source;
 use sigma_plugin::{Context, Reply};
 
 use crate::fields::frames;
@@ -89,11 +90,30 @@ fn fields(ctx: &Context) -> Headers {
                 | HeaderId::ContentLength
         )
     });
+    if ctx.record.source != Source::Gateway {
+        remove_last_hop(&mut fields, &ctx.remote_addr());
+    }
     fields.remove(HeaderId::XRealIp);
     if let Some(addr) = ctx.client.addr {
         fields.set(HeaderId::XRealIp, addr.to_canonical().to_string().as_bytes());
     }
     fields
+}
+
+/// Removes the client's address that was appended for a node: the other route appends it again.
+fn remove_last_hop(fields: &mut Headers, client: &str) {
+    let Some(chain) = fields.get(HeaderId::XForwardedFor) else { return };
+    let (before, last) = match chain.iter().rposition(|byte| *byte == b',') {
+        Some(at) => (chain[..at].trim_ascii().to_vec(), &chain[at + 1..]),
+        None => (Vec::new(), chain),
+    };
+    if last.trim_ascii() != client.as_bytes() {
+        return;
+    }
+    match before.is_empty() {
+        true => fields.remove(HeaderId::XForwardedFor),
+        false => fields.set(HeaderId::XForwardedFor, &before),
+    }
 }
 
 /// Returns the response with this status.
@@ -115,6 +135,17 @@ pub fn reply(answer: ServiceResponse, status: u16) -> Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_address_for_a_node_is_not_appended_twice() {
+        let mut fields = Headers::default();
+        fields.append("X-Forwarded-For", b"203.0.113.9, 127.0.0.1");
+        remove_last_hop(&mut fields, "127.0.0.2");
+        remove_last_hop(&mut fields, "127.0.0.1");
+        assert_eq!(fields.find(b"X-Forwarded-For"), Some(&b"203.0.113.9"[..]));
+        remove_last_hop(&mut fields, "203.0.113.9");
+        assert_eq!(fields.find(b"X-Forwarded-For"), None);
+    }
 
     #[test]
     fn internal_routes_are_out_of_reach_of_dot_segments() {

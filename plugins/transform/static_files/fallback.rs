@@ -65,7 +65,9 @@ impl TryFrom<Form> for Fallback {
                 }
                 Ok(Fallback::Pass((!target.is_empty()).then(|| UriTemplate::parse(&target))))
             }
-            Fields { file: None, pass: None, uri: Some(uri), status: None } if uri.starts_with('/') => {
+            Fields { file: None, pass: None, uri: Some(uri), status: None }
+                if uri.starts_with(['/', '$']) =>
+            {
                 Ok(Fallback::Route(UriTemplate::parse(&uri)))
             }
             Fields { file: None, pass: None, uri: Some(uri), status: None } => {
@@ -146,6 +148,10 @@ impl Fallback {
 /// Returns the path and query of a target.
 pub(super) fn rendered(target: &UriTemplate, ctx: &Context) -> Vec<u8> {
     let mut target = without_controls(&target.rendered(ctx, &verbatim), false);
+    // An argument list without the client's, which were empty.
+    if target.last() == Some(&b'&') && target.contains(&b'?') {
+        target.pop();
+    }
     if target.first() != Some(&b'/') {
         target.insert(0, b'/');
     }
