@@ -25,7 +25,6 @@ pub(super) const GUARDS: &[&str] = &[
     "satisfy",
     "limit_except",
     "secure_link",
-    "valid_referers",
     "access_by_lua_block",
     "access_by_lua_file",
     "rewrite_by_lua_block",
@@ -43,7 +42,6 @@ const CLOSED: &[&str] = &[
     "auth_jwt",
     "secure_link",
     "secure_link_secret",
-    "valid_referers",
     "access_by_lua_block",
     "access_by_lua_file",
     "rewrite_by_lua_block",
@@ -102,7 +100,7 @@ pub(super) struct Guarded {
 }
 
 /// Fields that `forward-auth` adds to the call, and nginx does not. An empty text removes one.
-const OWN_FIELDS: [&str; 2] = ["X-Forwarded-Method", "X-Forwarded-Normal-Path"];
+const OWN_FIELDS: [&str; 3] = ["X-Forwarded-Method", "X-Forwarded-Normal-Path", "X-Forwarded-Uri"];
 
 impl<'a> Converter<'a> {
     /// Returns the guards of a level.

@@ -159,10 +159,13 @@ impl<'a> Converter<'a> {
         let expiring = files_of.as_deref().filter(|own| own.last("expires").is_some());
         let is_of_files = expiring.is_some() && level.last("expires").is_none();
         let expiring = if is_of_files { expiring.unwrap_or(level) } else { level };
-        if let Some(function) =
-            self.expires_function(expiring, has_other_route, is_of_files).filter(|_| !state.is_error)
-        {
-            let functions = json!({"phase": "header_filter", "functions": [function]});
+        let expires = self.expires_function(expiring, has_other_route, is_of_files);
+        let mut functions: Vec<String> = expires.filter(|_| !state.is_error).into_iter().collect();
+        if matches!(decision.target, Target::Upstream(_)) {
+            functions.extend(super::media::charset_function(level));
+        }
+        if !functions.is_empty() {
+            let functions = json!({"phase": "header_filter", "functions": functions});
             decision.plugins.insert("serverless-post-function".to_owned(), functions);
         }
         if level.is_on("gzip") {

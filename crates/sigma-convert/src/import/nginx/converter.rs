@@ -36,6 +36,8 @@ pub(super) struct Converter<'a> {
     pub(super) common_body_limit: Option<u64>,
     /// Whether there are more decisions than a configuration may have.
     pub(super) is_too_large: bool,
+    /// Whether the file is one of `conf.d`, which the main file includes within `http`.
+    pub(super) is_part: bool,
     /// Named locations and error paths that are being followed.
     pub(super) depth: usize,
 }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::super::decision::Target;
 use super::super::report::Verdict;
 use super::access::Guarded;
-use super::content::{BUILT_IN, HANDLERS};
+use super::content::HANDLERS;
 use super::converter::Converter;
 use super::level::Level;
 use super::locations::{Entry, Kind};
@@ -21,9 +21,6 @@ const PLAIN: &[&str] =
 
 /// The folder `html` of nginx's packages.
 const DEFAULT_ROOT: &str = "/usr/share/nginx/html";
-
-/// Number of types above which a list is taken as the stock file, whose types are Sigma's own.
-const STOCK_TYPES: usize = 40;
 
 impl<'a> Converter<'a> {
     /// A location without a handler serves files.
@@ -119,7 +116,7 @@ impl<'a> Converter<'a> {
         if let Some(target) = indexes.last {
             files.insert("folder_fallback".to_owned(), target.into());
         }
-        settings(level, &mut files);
+        super::media::settings(level, self.is_part, &mut files);
         Some(files)
     }
 
@@ -516,77 +513,4 @@ fn fixed_folder(text: &str) -> Option<(String, String)> {
     let at = fixed.rfind('/')?;
     let folder = if at == 0 { "/" } else { &text[..at] };
     Some((folder.to_owned(), text[at..].trim_end_matches('/').to_owned()))
-}
-
-/// The settings of files that do not depend on the path.
-fn settings(level: &Level<'_>, files: &mut Map<String, Value>) {
-    files.insert("hidden".to_owned(), true.into());
-    if level.text("disable_symlinks").is_none_or(|text| text == "off") {
-        files.insert("symlinks".to_owned(), "follow".into());
-    }
-    let charset = level.text("charset").filter(|charset| *charset != "off").unwrap_or_default();
-    files.insert("charset".to_owned(), charset.into());
-    let kind = level.text("default_type").unwrap_or("text/plain");
-    if kind != "application/octet-stream" {
-        let is_text = !charset.is_empty() && kind.starts_with("text/");
-        let kind = if is_text { format!("{kind}; charset={charset}") } else { kind.to_owned() };
-        files.insert("default_type".to_owned(), kind.into());
-    }
-    let since = level.text("if_modified_since").filter(|since| matches!(*since, "off" | "before"));
-    if since != Some("before") {
-        files.insert("if_modified_since".to_owned(), since.unwrap_or("exact").into());
-    }
-    if let Some(types) = types(level) {
-        files.insert("types".to_owned(), types);
-        files.insert("only_types".to_owned(), true.into());
-    }
-    if level.is_on("autoindex") {
-        files.insert("listing".to_owned(), true.into());
-    }
-    if level.is_on("gzip_static") {
-        files.insert("precompressed".to_owned(), json!(["gzip"]));
-    }
-}
-
-/// Media types by extension, if the file lists its own or nginx's few built-in ones hold.
-fn types(level: &Level<'_>) -> Option<Value> {
-    let blocks = level.all(&["types"]);
-    let entries: Vec<&Directive> = blocks.iter().flat_map(|block| block.children()).collect();
-    if entries.len() >= STOCK_TYPES || blocks.is_empty() && includes_stock(level) {
-        return None;
-    }
-    let mut types = Map::new();
-    for entry in &entries {
-        for extension in &entry.args {
-            types.insert(extension.clone(), entry.name.clone().into());
-        }
-    }
-    if blocks.is_empty() {
-        types.extend(BUILT_IN.iter().map(|(extension, kind)| ((*extension).to_owned(), (*kind).into())));
-    }
-    if let Some(charset) = level.text("charset").filter(|charset| *charset != "off") {
-        for value in types.values_mut() {
-            // nginx's own `charset_types`.
-            let kind = value.as_str().unwrap_or_default();
-            if matches!(
-                kind,
-                "text/html" | "text/xml" | "text/plain" | "application/javascript" | "application/rss+xml"
-            ) {
-                *value = format!("{kind}; charset={charset}").into();
-            }
-        }
-    }
-    Some(Value::Object(types))
-}
-
-/// Whether the stock list of types holds: it is included, or the file is a part of a configuration without `http`.
-fn includes_stock(level: &Level<'_>) -> bool {
-    let is_stock = |line: &&Directive| line.arg(0).ends_with("mime.types");
-    if level.own_all(&["include"]).iter().any(is_stock) {
-        return true;
-    }
-    match &level.parent {
-        Some(parent) => includes_stock(parent),
-        None => level.own("http").is_none() && level.own("server").is_some(),
-    }
 }

@@ -13,10 +13,13 @@ mod headers;
 mod level;
 mod locations;
 mod maps;
+mod media;
+mod missing;
 mod parse;
 mod pattern;
 mod probes;
 mod proxying;
+mod referers;
 mod rewriting;
 mod searching;
 mod servers;
@@ -65,6 +68,7 @@ pub(super) fn translate(input: &Input<'_>) -> Result<Translated, Vec<Problem>> {
         map_values: BTreeMap::new(),
         common_body_limit: None,
         is_too_large: false,
+        is_part: false,
         depth: 0,
     };
     let probes = converter.whole(&directives);
@@ -86,6 +90,7 @@ impl<'a> Converter<'a> {
         self.main_settings(&main);
         // A file of `conf.d` has no `http` around it.
         let is_part = directives.iter().any(|directive| OF_HTTP.contains(&directive.name.as_str()));
+        self.is_part = is_part;
         let blocks: Vec<&'a [Directive]> = match is_part {
             true => vec![directives],
             false => main.own_all(&["http"]).into_iter().map(Directive::children).collect(),

@@ -202,8 +202,9 @@ impl<'a> Converter<'a> {
                     }
                 }
             }
-            (_, Some(uri)) => {
+            (path, Some(uri)) => {
                 let (query, drops) = self.own_query(state);
+                let uri = self.replaced_prefix(path, uri, state);
                 rewrite.insert("uri".to_owned(), format!("{uri}{query}").into());
                 if drops {
                     rewrite.insert("args".to_owned(), json!({"pass": []}));
@@ -220,6 +221,23 @@ impl<'a> Converter<'a> {
             (None, None) => {}
         }
         rewrite
+    }
+
+    /// The path of a rewrite that led to this location, with the location's text replaced by the path of `proxy_pass`.
+    /// A rewrite within the location makes the whole path.
+    fn replaced_prefix(&mut self, path: Option<&str>, uri: &str, state: &State<'a>) -> String {
+        let (Some(path), Some(prefix), false) = (path, &state.prefix, state.is_whole) else {
+            return uri.to_owned();
+        };
+        if state.is_exact {
+            return path.to_owned();
+        }
+        if let Some(rest) = uri.strip_prefix(prefix.as_str()) {
+            return format!("{path}{rest}");
+        }
+        let entry =
+            json!({"match": format!("^{}(.*)$", regex::escape(prefix)), "value": format!("{path}${{1}}")});
+        self.variables.made('p', json!({"map": uri, "regex": [entry], "default": uri}))
     }
 
     /// The arguments that a rewrite adds before the client's, and whether the client's are dropped.

@@ -8,12 +8,11 @@ use serde_json::{Value, json};
 use super::super::decision::{Path, Target};
 use super::super::report::Verdict;
 use super::access::refuses;
-use super::content::HANDLERS;
 use super::converter::Converter;
 use super::level::Level;
 use super::parse::Directive;
 use super::pattern::{Pattern, StaticMatch, known_match};
-use super::state::{Captures, Missing, MissingEnd, State};
+use super::state::{Captures, State};
 use super::texts::{self, Piece, pieces};
 
 /// Directives of the rewrite module.
@@ -33,7 +32,7 @@ pub(super) enum Phase {
 
 /// The directives that are left, with the level that counts after them.
 #[derive(Clone)]
-struct Program<'a> {
+pub(super) struct Program<'a> {
     left: VecDeque<(&'a Directive, Rc<Level<'a>>)>,
     level: Rc<Level<'a>>,
     phase: Phase,
@@ -59,7 +58,7 @@ impl<'a> Converter<'a> {
         self.run(Program { left, level: Rc::clone(level), phase }, state);
     }
 
-    fn run(&mut self, mut program: Program<'a>, mut state: State<'a>) {
+    pub(super) fn run(&mut self, mut program: Program<'a>, mut state: State<'a>) {
         if self.plan.decisions.len() > MOST_DECISIONS {
             self.is_too_large = true;
             return;
@@ -157,7 +156,7 @@ impl<'a> Converter<'a> {
     }
 
     /// Adds the condition that a text matches, and sets the groups: as the path of the route where that is free.
-    fn matched(&mut self, pattern: &Pattern, subject: &str, state: &mut State<'a>) {
+    pub(super) fn matched(&mut self, pattern: &Pattern, subject: &str, state: &mut State<'a>) {
         if subject == "${uri}" && state.path.is_none() {
             let text = pattern.text.clone();
             state.path = Some(Path::Regex { pattern: text, ignore_case: pattern.ignore_case });
@@ -248,6 +247,7 @@ impl<'a> Converter<'a> {
         state.uri = Some(if path.starts_with('/') { path } else { format!("/{path}") });
         state.args = args;
         state.is_moved = true;
+        state.is_whole = true;
         match flag {
             "last" => Step::Search,
             "break" => Step::Stop,
@@ -339,7 +339,7 @@ impl<'a> Converter<'a> {
                 None
             }
             Condition::Missing => {
-                self.missing(directive, &inner_level, state);
+                self.missing(directive, &inner_level, state, program);
                 None
             }
             Condition::Wider(condition, reason) if refuses(directive) => {
@@ -356,48 +356,6 @@ impl<'a> Converter<'a> {
                 None
             }
         }
-    }
-
-    /// `if (!-e $request_filename) { rewrite ^ /index.php last; }` is the end of `try_files`, and so are a `return` and a
-    /// handler in its block.
-    fn missing(&mut self, directive: &'a Directive, level: &Rc<Level<'a>>, state: &mut State<'a>) {
-        let words = words(directive);
-        let tested = words.get(1).map(String::as_str).unwrap_or_default();
-        let tried = match tested.strip_prefix("$document_root") {
-            Some(path) if !path.is_empty() => vec![path.to_owned()],
-            _ if words.first().is_some_and(|test| test == "!-f") => vec!["$uri".to_owned()],
-            _ => vec!["$uri".to_owned(), "$uri/".to_owned()],
-        };
-        let status = level.own("return").and_then(|line| line.arg(0).parse::<u16>().ok());
-        if let Some(status) = status.filter(|status| (400..600).contains(status)) {
-            state.missing = Some(Missing { tried, end: MissingEnd::Status(status) });
-            return;
-        }
-        if level.own("rewrite").is_none() && !level.own_all(HANDLERS).is_empty() {
-            state.missing = Some(Missing { tried, end: MissingEnd::Handler(Rc::clone(level)) });
-            return;
-        }
-        let rewrites: Vec<&Directive> = level.own_all(&["rewrite"]);
-        let pattern = rewrites.first().and_then(|rewrite| Pattern::new(rewrite.arg(0), false).ok());
-        let (Some(rewrite), Some(pattern)) = (rewrites.first(), pattern) else {
-            self.remark(
-                directive,
-                Verdict::NotPossible,
-                "only a rewrite can follow a missing file; the block was not converted",
-            );
-            return;
-        };
-        let mut inner = state.clone();
-        let subject = inner.uri_text();
-        self.captured(&pattern, &subject, &mut inner);
-        let source = rewrite.arg(1);
-        let (path, query) = source.split_once('?').unwrap_or((source, ""));
-        let path = self.text(rewrite, path, &inner, level);
-        let query = (!query.is_empty()).then(|| self.text(rewrite, query, &inner, level));
-        let args = self.joined_args(query, !source.ends_with('?'), &inner);
-        state.missing = Some(Missing { tried, end: MissingEnd::Path(path, args) });
-        let text = "Files are looked for when no other condition applies; conditions after this block do not see them.";
-        self.remark(directive, Verdict::Differs, text);
     }
 
     /// An `if` with nothing but `set`: its variables depend on the condition, and no request is split off.
@@ -543,7 +501,7 @@ enum Step {
 const TRUE: &str = "^(?:[^0]|0.)";
 
 /// The words of a condition without its parentheses.
-fn words(directive: &Directive) -> Vec<String> {
+pub(super) fn words(directive: &Directive) -> Vec<String> {
     let mut words = directive.args.clone();
     if let Some(first) = words.first_mut() {
         *first = first.strip_prefix('(').unwrap_or(first).to_owned();

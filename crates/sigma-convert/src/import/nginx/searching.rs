@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::super::decision::{Path, Target};
 use super::super::report::Verdict;
@@ -24,6 +24,7 @@ impl<'a> Converter<'a> {
     /// Searches the locations of the server for the path of the state.
     pub(super) fn search(&mut self, mut state: State<'a>) {
         state.is_moved = false;
+        state.is_whole = false;
         if state.searches > MOST_SEARCHES {
             let target = Target::Respond { status: 500, body: None, headers: Vec::new() };
             let level = Rc::clone(&state.server.level);
@@ -63,7 +64,15 @@ impl<'a> Converter<'a> {
             inner.path = Some(Path::Exact(path.to_owned()));
             inner.location = format!("{path}-slash");
             let to = format!("{text}${{is_args}}${{args}}");
-            let decision = inner.decision(entry.directive.place, Target::Redirect { status: 301, to });
+            let mut decision = inner.decision(entry.directive.place, Target::Redirect { status: 301, to });
+            let fields = self.response_fields(&entry.level, &inner, &[]);
+            if !fields.is_empty() {
+                decision.plugins.insert("response-rewrite".to_owned(), Value::Object(fields));
+            }
+            if let Some(function) = self.expires_function(&entry.level, false, false) {
+                let functions = json!({"phase": "header_filter", "functions": [function]});
+                decision.plugins.insert("serverless-post-function".to_owned(), functions);
+            }
             self.emit(&inner, &entry.level, decision);
         }
     }

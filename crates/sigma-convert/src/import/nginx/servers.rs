@@ -247,6 +247,7 @@ impl<'a> Converter<'a> {
             uri: None,
             args: None,
             is_moved: false,
+            is_whole: false,
             sets,
             doubtful: BTreeSet::new(),
             captures: Captures::None,

@@ -72,6 +72,8 @@ pub(super) struct State<'a> {
     pub(super) args: Option<String>,
     /// Whether a rewrite has changed the path since the last search.
     pub(super) is_moved: bool,
+    /// Whether a rewrite of this location has made the path: `proxy_pass` replaces no part of it then.
+    pub(super) is_whole: bool,
     /// Variables that `set` has set.
     pub(super) sets: BTreeMap<String, String>,
     /// Variables whose value is not known here: a guard must not depend on them.

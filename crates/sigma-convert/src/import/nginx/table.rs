@@ -187,6 +187,7 @@ const DONE: &[&str] = &[
     "sub_filter_types",
     "charset_types",
     "ignore_invalid_headers",
+    "valid_referers",
 ];
 
 /// Tuning without a counterpart.

@@ -289,6 +289,7 @@ fn variable(variables: &mut Variables, name: &str, state: &State<'_>, level: &Le
             });
         }
         "server_name" => return Some(state.server.name.clone()),
+        "invalid_referer" => return super::referers::invalid_referer(variables, state, level),
         "document_root" | "realpath_root" => return Some(folder(variables, state, level)),
         "request_filename" => {
             return Some(format!("{}{}", folder(variables, state, level), state.uri_text()));
