@@ -86,7 +86,9 @@ fn attempts(runner: &mut Runner<'_>, item: &Item, branch: &mut Branch, conf: &mu
             return;
         }
         Rewrite::Template(text) => {
-            conf.insert("try".to_owned(), json!([text]));
+            // The address of the request has its query too.
+            let path = text.replace("${request_uri}", "${uri}");
+            conf.insert("try".to_owned(), json!([path.split('?').next().unwrap_or_default()]));
             return;
         }
         _ => {
@@ -102,20 +104,21 @@ fn attempts(runner: &mut Runner<'_>, item: &Item, branch: &mut Branch, conf: &mu
         return;
     };
     let mut tries: Vec<String> = Vec::new();
+    // Files have no query.
+    let file = |text: &str| text.replace("{?query}", "").split('?').next().unwrap_or_default().to_owned();
     for candidate in first {
-        let text = runner.text(item.place(), candidate);
+        let text = runner.text(item.place(), &file(candidate));
         tries.push(format!("{below}{}", text.replace("${uri}", "$uri")));
     }
-    let text = runner.text(item.place(), last).replace("${uri}", "$uri");
+    let text = runner.text(item.place(), &file(last)).replace("${uri}", "$uri");
     if let Some(status) = last.strip_prefix('=').and_then(|status| status.parse::<u16>().ok()) {
         conf.insert("fallback".to_owned(), json!({"status": status}));
     } else if text.contains('$') || !below.is_empty() {
         tries.push(format!("{below}{text}"));
         conf.insert("fallback".to_owned(), json!({"status": 404}));
     } else {
-        let file = text.split('?').next().unwrap_or_default();
-        let slash = if file.starts_with('/') { "" } else { "/" };
-        conf.insert("fallback".to_owned(), json!({"file": format!("{slash}{file}")}));
+        let slash = if text.starts_with('/') { "" } else { "/" };
+        conf.insert("fallback".to_owned(), json!({"file": format!("{slash}{text}")}));
     }
     if !tries.is_empty() {
         conf.insert("try".to_owned(), json!(tries));

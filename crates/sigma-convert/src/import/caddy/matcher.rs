@@ -71,13 +71,14 @@ pub(super) fn define(line: &Line, named: &mut Named, variables: &mut Variables) 
 pub(super) fn set(lines: &[Line], named: &Named, variables: &mut Variables) -> Result<Condition, String> {
     let mut parts: Vec<Condition> = Vec::new();
     let mut paths = Vec::new();
-    let (mut hosts, mut methods) = (Vec::new(), Vec::new());
+    let (mut hosts, mut methods, mut arguments) = (Vec::new(), Vec::new(), Vec::new());
     let mut fields: Vec<(String, Vec<Condition>)> = Vec::new();
     for line in lines {
         match line.name() {
             "path" => paths.extend(line.args().into_iter().map(Condition::Path)),
             "host" => hosts.extend(line.args()),
             "method" => methods.extend(line.args()),
+            "query" => arguments.extend(line.args()),
             "header" | "header_regexp" => {
                 let key = format!("{} {}", line.name(), line.arg(0).unwrap_or_default().to_ascii_lowercase());
                 let condition = one(line, named, variables)?;
@@ -97,6 +98,9 @@ pub(super) fn set(lines: &[Line], named: &Named, variables: &mut Variables) -> R
     }
     if !methods.is_empty() {
         parts.push(Condition::Methods(methods));
+    }
+    if !arguments.is_empty() {
+        parts.push(queries(&arguments));
     }
     parts.extend(fields.into_iter().map(|(_, list)| any(list)));
     Ok(all(parts))
@@ -159,10 +163,7 @@ fn one(line: &Line, named: &Named, variables: &mut Variables) -> Result<Conditio
         }
         "header" => header(&args),
         "header_regexp" => header_regexp(&args, variables),
-        "query" => {
-            let parts = args.iter().map(|pair| query(pair)).collect::<Vec<_>>();
-            Ok(all(parts))
-        }
+        "query" => Ok(queries(&args)),
         "remote_ip" | "client_ip" => {
             let ranges: Vec<String> =
                 args.iter().filter(|it| *it != "forwarded").flat_map(|it| range(it)).collect();
@@ -265,6 +266,19 @@ fn header(args: &[String]) -> Result<Condition, String> {
         (false, true) => json!([variable, "~~", format!("^{}", regex::escape(inner))]),
         (true, true) => json!([variable, "~~", regex::escape(inner)]),
     }))
+}
+
+/// Arguments: values of one name are alternatives, all names must be there.
+fn queries(pairs: &[String]) -> Condition {
+    let mut names: Vec<(&str, Vec<Condition>)> = Vec::new();
+    for pair in pairs {
+        let name = pair.split_once('=').map_or(pair.as_str(), |(name, _)| name);
+        match names.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, list)) => list.push(query(pair)),
+            None => names.push((name, vec![query(pair)])),
+        }
+    }
+    all(names.into_iter().map(|(_, list)| any(list)).collect())
 }
 
 /// `key=value`; the value `*` asks only whether the argument is there.

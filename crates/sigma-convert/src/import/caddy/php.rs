@@ -30,6 +30,9 @@ pub(super) fn fastcgi(runner: &mut Runner<'_>, lines: &[Line], root: Option<&str
     }
     // Caddy sends this field of the request twice.
     params.entry("HTTP_CONTENT_TYPE").or_insert_with(|| "$content_type".into());
+    params.entry("REMOTE_HOST").or_insert_with(|| "$remote_addr".into());
+    params.entry("REQUEST_URI").or_insert_with(|| "$real_request_uri".into());
+    params.entry("DOCUMENT_URI").or_insert_with(|| "$fastcgi_script_name".into());
     conf["params"] = Value::Object(params);
     conf
 }

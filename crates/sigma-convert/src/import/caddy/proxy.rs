@@ -358,21 +358,10 @@ fn header_up(
     if let [_, pattern, replacement] = args.as_slice() {
         return replaced(runner, place, &name, pattern, replacement, branches);
     }
-    if args.get(1).is_some_and(|value| may_be_empty(value)) {
-        runner.remarks.differs(place, "A field with an empty value is not sent.");
-    }
     match runner.change(place, &args) {
         Some(change) => each(branches, |branch| branch.request.push(change.clone())),
         None => branches,
     }
-}
-
-/// Whether a value is a placeholder that is empty for some requests.
-fn may_be_empty(value: &str) -> bool {
-    let Some(name) = value.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')) else { return false };
-    let name = name.strip_prefix("http.request.").unwrap_or(name);
-    let families = ["query", "uri.query", "header.", "cookie.", "tls", "re.", "http.auth"];
-    families.iter().any(|family| name.starts_with(family))
 }
 
 fn replaced(

@@ -233,6 +233,7 @@ impl Branch {
         let of = |regex: String| Truth::If(json!(["uri", "~*", regex]));
         let (known, lead) = match &self.rewrite {
             Rewrite::Fixed(path) => return Ok(certain(pattern.matches(path))),
+            Rewrite::Template(text) => return pattern.truth_of_template(text),
             Rewrite::Prefix { known, lead } => (regex::escape(known), lead.to_ascii_lowercase()),
             // The end of the path is gone, its beginning stays.
             Rewrite::Regex(pairs) if pairs.len() == 2 && pairs[1].is_empty() && pairs[0].ends_with('$') => {
@@ -359,8 +360,20 @@ impl Branch {
             if let Some(host) = &self.host {
                 rewrite.insert("host".to_owned(), host.clone().into());
             }
-            if let Some(headers) = rules(&self.request, false) {
+            if let Some(mut headers) = rules(&self.request, false) {
+                if headers.to_string().contains('$') {
+                    headers["keep_empty"] = true.into();
+                }
                 rewrite.insert("headers".to_owned(), headers);
+            }
+        }
+        if let Some(extra) =
+            self.decision.plugins.get_mut("forward-auth").map(|auth| &mut auth["extra_headers"])
+            && let Some(extra) = extra.as_object_mut()
+        {
+            // The service gets the request without the fields for the node.
+            for (name, _) in self.request.iter().filter(|(_, change)| *change != Change::Remove) {
+                extra.entry(name.clone()).or_insert_with(|| "".into());
             }
         }
         if !rewrite.is_empty() {
@@ -465,6 +478,18 @@ impl Pattern {
             (false, true, 1) => Pattern::Prefix(inner),
             (true, true, 2) => Pattern::Contains(inner),
             _ => Pattern::Glob(text),
+        }
+    }
+
+    /// Returns whether it matches a path with variables, by the text before the first one.
+    fn truth_of_template(&self, text: &str) -> Result<Truth, String> {
+        let start = text.split('$').next().unwrap_or_default().to_ascii_lowercase();
+        match self {
+            Pattern::Any => Ok(Truth::Always),
+            Pattern::Prefix(path) if start.starts_with(path.as_str()) => Ok(Truth::Always),
+            Pattern::Contains(path) if start.contains(path.as_str()) => Ok(Truth::Always),
+            Pattern::Exact(path) | Pattern::Prefix(path) if !path.starts_with(&start) => Ok(Truth::Never),
+            _ => Err("A path cannot be compared after it was changed by a pattern.".to_owned()),
         }
     }
 
