@@ -19,7 +19,22 @@ const MOST_PATTERNS: usize = 100_000;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Acls {
     /// Shared by the decisions of a frontend, which may have thousands.
-    named: Rc<HashMap<String, Vec<Result<Expr, String>>>>,
+    named: Rc<HashMap<String, Vec<Named>>>,
+}
+
+/// A line `acl`: its condition, or its words, which a variable that is set later may make readable.
+#[derive(Debug, Clone)]
+enum Named {
+    Read(Expr),
+    Unread(Vec<String>),
+}
+
+/// A condition with a part that has no counterpart.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Unreadable {
+    pub reason: String,
+    /// A condition that holds at least as often.
+    pub wider: Expr,
 }
 
 /// How patterns are compared.
@@ -49,35 +64,44 @@ impl Acls {
         files: &dyn Files,
     ) -> Result<(), String> {
         let expr = test(words, variables, files);
-        let result = expr.clone().map(|_| ());
-        Rc::make_mut(&mut self.named).entry(name.to_owned()).or_default().push(expr);
+        let result = expr.as_ref().map(|_| ()).map_err(Clone::clone);
+        let named = expr.map_or_else(|_| Named::Unread(words.to_vec()), Named::Read);
+        Rc::make_mut(&mut self.named).entry(name.to_owned()).or_default().push(named);
         result
     }
 
     /// Reads the condition after the words of a rule: nothing, `if …` or `unless …`.
     ///
     /// # Errors
-    /// Returns a sentence if a part of it has no counterpart.
+    /// Returns a sentence if a part of it has no counterpart, with a condition that holds at least as often.
     pub(super) fn condition(
         &self,
         words: &[String],
         variables: &Variables,
         files: &dyn Files,
-    ) -> Result<Expr, String> {
+    ) -> Result<Expr, Unreadable> {
         let Some((first, rest)) = words.split_first() else { return Ok(Expr::True) };
-        let expr = self.alternatives(rest, variables, files)?;
-        match first.as_str() {
-            "if" => Ok(expr),
-            "unless" => Ok(expr.not()),
-            other => Err(format!("`{other}` is not a condition.")),
+        let mut unread = None;
+        let found = self.alternatives(rest, variables, files, &mut unread);
+        let expr = found.map_err(|reason| Unreadable { reason, wider: Expr::True })?;
+        match (first.as_str(), unread) {
+            ("if", None) => Ok(expr),
+            ("unless", None) => Ok(expr.not()),
+            ("if", Some(reason)) => Err(Unreadable { reason, wider: expr }),
+            (_, Some(reason)) => Err(Unreadable { reason, wider: Expr::True }),
+            (other, None) => {
+                Err(Unreadable { reason: format!("`{other}` is not a condition."), wider: Expr::True })
+            }
         }
     }
 
+    /// Reads alternatives. A part without a counterpart counts as true, with its reason in `unread`.
     fn alternatives(
         &self,
         words: &[String],
         variables: &Variables,
         files: &dyn Files,
+        unread: &mut Option<String>,
     ) -> Result<Expr, String> {
         let mut any = Vec::new();
         let mut all = Vec::new();
@@ -93,15 +117,15 @@ impl Acls {
                     is_negated ^= word.starts_with('!');
                     let end =
                         words[at..].iter().position(|word| word == "}").ok_or("A brace is not closed.")?;
-                    let expr = test(&words[at..at + end], variables, files)?;
+                    let expr = test(&words[at..at + end], variables, files);
                     at += end + 1;
-                    all.push(if std::mem::take(&mut is_negated) { expr.not() } else { expr });
+                    all.push(counted(expr, std::mem::take(&mut is_negated), unread));
                 }
                 name => {
                     let bare = name.trim_start_matches('!');
                     is_negated ^= (name.len() - bare.len()) % 2 == 1;
-                    let expr = self.named(bare)?;
-                    all.push(if std::mem::take(&mut is_negated) { expr.not() } else { expr });
+                    let expr = self.named(bare, variables, files);
+                    all.push(counted(expr, std::mem::take(&mut is_negated), unread));
                 }
             }
         }
@@ -109,11 +133,27 @@ impl Acls {
         Ok(Expr::any(any))
     }
 
-    fn named(&self, name: &str) -> Result<Expr, String> {
+    fn named(&self, name: &str, variables: &Variables, files: &dyn Files) -> Result<Expr, String> {
         if let Some(list) = self.named.get(name) {
-            return list.iter().cloned().collect::<Result<Vec<_>, _>>().map(Expr::any);
+            let read = |named: &Named| match named {
+                Named::Read(expr) => Ok(expr.clone()),
+                Named::Unread(words) => test(words, variables, files),
+            };
+            return list.iter().map(read).collect::<Result<Vec<_>, _>>().map(Expr::any);
         }
         predefined(name).ok_or_else(|| format!("The condition `{name}` is unknown."))
+    }
+}
+
+/// A part of a condition, or true with its reason.
+fn counted(expr: Result<Expr, String>, is_negated: bool, unread: &mut Option<String>) -> Expr {
+    match expr {
+        Ok(expr) if is_negated => expr.not(),
+        Ok(expr) => expr,
+        Err(reason) => {
+            unread.get_or_insert(reason);
+            Expr::True
+        }
     }
 }
 
@@ -150,7 +190,7 @@ fn method_lua(list: &[&str]) -> String {
     format!("({})", parts.join(" or "))
 }
 
-fn atom(vars: Option<Value>, lua: String, subject: Subject) -> Expr {
+pub(super) fn atom(vars: Option<Value>, lua: String, subject: Subject) -> Expr {
     Expr::Atom(Atom { vars, lua, subject })
 }
 
@@ -269,7 +309,7 @@ fn compare(
     patterns: Vec<String>,
 ) -> Result<Expr, String> {
     if let Kind::Special(subject) = &sample.kind {
-        return special(sample, subject, method, &patterns);
+        return super::counters::compare(sample, subject, method == Method::Found, &patterns);
     }
     match method {
         Method::Found => return Ok(found(sample)),
@@ -443,53 +483,6 @@ fn numbers(sample: &Sample, method: Method, patterns: &[String]) -> Result<Expr,
     if any.is_empty() { Ok(found(sample)) } else { Ok(Expr::any(any)) }
 }
 
-/// Comparisons of fetches that have no value here.
-fn special(sample: &Sample, subject: &Subject, method: Method, patterns: &[String]) -> Result<Expr, String> {
-    let operator = patterns.first().map_or("", String::as_str);
-    let number = patterns.get(1).or(patterns.first()).and_then(|text| text.parse::<u64>().ok());
-    let of = |subject: Subject| atom(None, "false".to_owned(), subject);
-    match subject {
-        Subject::Credentials(list) => Ok(of(Subject::Credentials(list.clone()))),
-        Subject::Above { counter, index, table, .. } => {
-            let limit = match (operator, number) {
-                ("gt", Some(number)) => number,
-                ("ge", Some(number)) if number > 0 => number - 1,
-                _ => return Err("Counters can only be compared with `gt` and `ge`.".to_owned()),
-            };
-            let (counter, table) = (counter.clone(), table.clone());
-            Ok(of(Subject::Above { counter, index: *index, table, number: limit }))
-        }
-        Subject::NoServers(name) => match (operator, number) {
-            ("lt", Some(1)) | ("le" | "eq", Some(0)) | ("0", _) => Ok(of(Subject::NoServers(name.clone()))),
-            ("gt", Some(0)) | ("ge", Some(1)) => Ok(of(Subject::NoServers(name.clone())).not()),
-            _ => Err("The number of servers can only be compared with 0.".to_owned()),
-        },
-        Subject::Random { of: all, .. } => match (operator, number) {
-            ("lt", Some(below)) => Ok(of(Subject::Random { below, of: *all })),
-            ("le", Some(below)) => Ok(of(Subject::Random { below: below + 1, of: *all })),
-            ("ge", Some(below)) => Ok(of(Subject::Random { below, of: *all }).not()),
-            ("gt", Some(below)) => Ok(of(Subject::Random { below: below + 1, of: *all }).not()),
-            _ => Err("A random number can only be compared with `lt`, `le`, `gt` or `ge`.".to_owned()),
-        },
-        _ => {
-            // The count of a header: present or not.
-            let Some(variable) = &sample.variable else {
-                return Err("The fetch has no counterpart.".to_owned());
-            };
-            let expr = atom(
-                Some(json!([variable, "~=", null])),
-                format!("(ngx.var.{variable} ~= nil)"),
-                Subject::Other,
-            );
-            match (method, operator, number) {
-                (_, "gt", Some(0)) | (_, "ge", Some(1)) => Ok(expr),
-                (_, "eq", Some(0)) | (_, "lt", Some(1)) | (_, "0", _) => Ok(expr.not()),
-                _ => Err("The count of a field can only be compared with 0.".to_owned()),
-            }
-        }
-    }
-}
-
 fn networks(variable: &str, list: &[String]) -> Expr {
     let quoted: Vec<String> = list.iter().map(|text| lua::text(text)).collect();
     let lua = format!("within(ngx.var.{variable}, {{ {} }})", quoted.join(", "));
@@ -508,6 +501,11 @@ pub(super) fn variable_matches(variable: &str, regex: &str, ignores_case: bool) 
     let (operator, flags) = if ignores_case { ("~*", "joi") } else { ("~~", "jo") };
     let lua = format!("matches(ngx.var.{variable}, {}, {})", lua::text(regex), lua::text(flags));
     atom(Some(json!([variable, operator, regex])), lua, Subject::Other)
+}
+
+/// A comparison of a number that Lua computes.
+pub(super) fn computed_number(lua: String, patterns: &[String]) -> Result<Expr, String> {
+    numbers(&Sample::lua(lua, Kind::Number), Method::Number, patterns)
 }
 
 /// An address or network without host bits.

@@ -3,6 +3,7 @@
 use super::super::decision::Target;
 use super::super::source::Files;
 use super::format;
+use super::lua;
 use super::sample::Variables;
 
 /// Maximum length of a body that is read from a file.
@@ -77,6 +78,62 @@ fn template(text: &str, variables: &Variables) -> Result<String, String> {
         .ok_or_else(|| "The text has a value that only Lua can compute.".to_owned())
 }
 
+/// The statements of Lua for `deny` and `return` whose texts Lua has to compute.
+///
+/// # Errors
+/// Returns a sentence if a part has no counterpart.
+pub(super) fn computed_response(
+    words: &[String],
+    default: u16,
+    variables: &Variables,
+) -> Result<String, String> {
+    let status = after(words, "deny_status").or_else(|| after(words, "status"));
+    let status: u16 =
+        status.map_or(Ok(default), |text| text.parse().map_err(|_| format!("`{text}` is not a status.")))?;
+    let body = match (after(words, "lf-string"), after(words, "string")) {
+        (Some(text), _) => format::read(text, variables)?.lua,
+        (None, Some(text)) => lua::text(text),
+        (None, None) => return Err("The body is not a text.".to_owned()),
+    };
+    let mut code = String::new();
+    if let Some(kind) = after(words, "content-type") {
+        code.push_str(&format!("  ngx.header[\"Content-Type\"] = {}\n", lua::text(kind)));
+    }
+    for (at, word) in words.iter().enumerate() {
+        if word == "hdr"
+            && let (Some(name), Some(value)) = (words.get(at + 1), words.get(at + 2))
+        {
+            let value = format::read(value, variables)?.lua;
+            code.push_str(&format!("  ngx.header[{}] = {value}\n", lua::text(name)));
+        }
+    }
+    code.push_str(&format!("  return {status}, {body}\n"));
+    Ok(code)
+}
+
+/// The statements of Lua for the words after `redirect`, where Lua has to compute the target.
+///
+/// # Errors
+/// Returns a sentence if a part has no counterpart.
+pub(super) fn computed_redirect(words: &[String], variables: &Variables) -> Result<String, String> {
+    let status: u16 = after(words, "code")
+        .map_or(Ok(302), |text| text.parse().map_err(|_| format!("`{text}` is not a status.")))?;
+    // The path as the client sent it, which is valid in a field.
+    let path = "string.match(ngx.var.request_uri, \"^[^?]*\")";
+    let rest = if words.iter().any(|word| word == "drop-query") { path } else { "ngx.var.request_uri" };
+    let kinds = ["location", "prefix", "scheme"];
+    let kind = kinds.into_iter().find(|kind| after(words, kind).is_some());
+    let kind = kind.ok_or("The redirect has no target.")?;
+    let text = format::read(after(words, kind).unwrap_or_default(), variables)?.lua;
+    let text = text.replace("ngx.var.uri", path);
+    let to = match kind {
+        "location" => text,
+        "prefix" => format!("{text} .. {rest}"),
+        _ => format!("{text} .. \"://\" .. (ngx.var.http_host or \"\") .. {rest}"),
+    };
+    Ok(format!("  ngx.header[\"Location\"] = {to}\n  return {status}\n"))
+}
+
 /// Reads the words after `redirect`.
 ///
 /// # Errors
@@ -129,6 +186,18 @@ mod tests {
             let Target::Redirect { to, .. } = target else { panic!("{target:?}") };
             assert_eq!(to, expected);
         }
+    }
+
+    #[test]
+    fn computed_targets_are_written_in_lua() {
+        let text = "code 301 location https://%[hdr(host),regsub(^www\\.,,)]%[path]";
+        assert!(redirect(&words(text), &Variables::new()).is_err());
+        let code = computed_redirect(&words(text), &Variables::new()).expect("code");
+        let expected = "  ngx.header[\"Location\"] = \"https://\" .. (replace(ngx.var.http_host, \"sub\", \"^www\\\\.\", \"\", \"jo\") or \"\") .. (string.match(ngx.var.request_uri, \"^[^?]*\") or \"\")\n  return 301\n";
+        assert_eq!(code, expected);
+        let text = "return status 200 content-type text/plain lf-string %[method,lower]";
+        let code = computed_response(&words(text), 200, &Variables::new()).expect("code");
+        assert!(code.ends_with("  return 200, (lower(ngx.var.request_method) or \"\")\n"), "{code}");
     }
 
     #[test]

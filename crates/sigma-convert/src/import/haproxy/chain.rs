@@ -6,13 +6,13 @@ use serde_json::{Map, Value, json};
 
 use super::super::build;
 use super::super::decision::{Decision, Host, Path, Target};
-use super::acl::Acls;
+use super::acl::{Acls, Unreadable};
 use super::action;
 use super::effects::{Effects, PathRule};
 use super::expr::{Expr, Subject};
 use super::parser::Line;
 use super::proxy::Proxy;
-use super::sample::Variables;
+use super::sample::{self, Variables};
 use super::{Outcome, Translation};
 
 /// Maximum number of conditional changes of the path on one route; each doubles the decisions.
@@ -101,8 +101,11 @@ impl Translation<'_, '_> {
                 "acl" => {
                     let words = line.from(2).to_vec();
                     match scope.acls.add(line.word(1), &words, &scope.variables, self.input.access) {
-                        Ok(()) => self.tell(line, Outcome::Done, ""),
-                        Err(reason) => self.tell(line, Outcome::Missing, reason),
+                        // A later line may set its variable.
+                        Err(reason) if !reason.starts_with(sample::UNSET) => {
+                            self.tell(line, Outcome::Missing, reason);
+                        }
+                        _ => self.tell(line, Outcome::Done, ""),
                     }
                 }
                 "monitor-uri" => {
@@ -139,7 +142,10 @@ impl Translation<'_, '_> {
     pub(super) fn redirect(&mut self, line: &Line, words: Vec<String>, scope: &mut Scope) {
         let (action, condition) = action::parts(&words);
         let expr = scope.acls.condition(condition, &scope.variables, self.input.access);
-        match (expr, action::redirect(action, &scope.variables)) {
+        let target = action::redirect(action, &scope.variables);
+        let computed =
+            target.as_ref().err().and_then(|_| action::computed_redirect(action, &scope.variables).ok());
+        match (expr, target) {
             (Ok(expr), Ok((target, remark))) => {
                 match remark {
                     Some(text) => self.tell(line, Outcome::Differs, text),
@@ -147,12 +153,26 @@ impl Translation<'_, '_> {
                 }
                 self.decide(line, scope, expr, target);
             }
-            // A temporary redirect may lead to a login.
-            (Err(reason), _) if !words.iter().any(|word| matches!(word.as_str(), "301" | "308")) => {
-                self.close(line, scope, &reason);
+            (Ok(expr), Err(_)) if computed.is_some() => {
+                self.tell(line, Outcome::Done, "");
+                self.reply(line, scope, expr, computed.unwrap_or_default());
             }
-            (Err(reason), _) | (_, Err(reason)) => self.tell(line, Outcome::Missing, reason),
+            // A temporary redirect may lead to a login.
+            (Err(unread), _) if !words.iter().any(|word| matches!(word.as_str(), "301" | "308")) => {
+                self.close_within(line, scope, unread.wider, &unread.reason);
+            }
+            (Err(Unreadable { reason, .. }), _) | (_, Err(reason)) => {
+                self.tell(line, Outcome::Missing, reason);
+            }
         }
+    }
+
+    /// A decision whose response Lua makes.
+    pub(super) fn reply(&mut self, line: &Line, scope: &Scope, condition: Expr, code: String) {
+        let mut inner = scope.clone();
+        inner.effects.reply = Some(code);
+        let target = Target::Respond { status: 500, body: None, headers: Vec::new() };
+        self.decide(line, &inner, condition, target);
     }
 
     /// Closes the routes that an agent of SPOE sees: many of them guard, as firewalls do.
@@ -165,13 +185,11 @@ impl Translation<'_, '_> {
         let name = target.first().cloned().unwrap_or_default();
         let expr = match scope.acls.condition(condition, &scope.variables, self.input.access) {
             Ok(expr) => expr,
-            Err(reason) => {
+            Err(Unreadable { reason, wider }) => {
                 // Requests that it would take must not reach later rules.
-                self.tell(line, Outcome::Guard, format!("{reason} Later routes are closed."));
-                let mut closed = scope.clone();
-                closed.effects.closed = Some(reason);
-                self.decide(line, &closed, Expr::True, Target::Drop);
-                return;
+                let concerned = concerned(&wider);
+                self.tell(line, Outcome::Guard, format!("{reason} {concerned} are closed."));
+                return self.decide(line, scope, wider, Target::Closed(reason));
             }
         };
         if name.contains("%[") {
@@ -321,7 +339,7 @@ impl Translation<'_, '_> {
         &mut self,
         line: &Line,
         scope: &Scope,
-        condition: Expr,
+        mut condition: Expr,
         target: Target,
         paths: &[Map<String, Value>],
     ) {
@@ -330,7 +348,7 @@ impl Translation<'_, '_> {
         if let Some(reason) = &scope.effects.closed {
             decision.target = Target::Closed(reason.clone());
         }
-        if condition.has(|subject| {
+        let is_state = |subject: &Subject| {
             matches!(
                 subject,
                 Subject::Above { .. }
@@ -339,12 +357,13 @@ impl Translation<'_, '_> {
                     | Subject::Random { .. }
                     | Subject::Response
             )
-        }) {
+        };
+        if condition.has(is_state) {
             let reason = "The condition asks for a counter, a login or a state that only guards can use.";
-            self.tell(line, Outcome::Guard, format!("{reason} Later routes are closed."));
+            condition = condition.without(&is_state);
+            let concerned = concerned(&condition);
+            self.tell(line, Outcome::Guard, format!("{reason} {concerned} are closed."));
             decision.target = Target::Closed(reason.to_owned());
-            self.plan.decisions.push(decision);
-            return;
         }
         place_conditions(condition, &mut decision);
         let is_proxied = matches!(decision.target, Target::Upstream(_));
@@ -388,6 +407,14 @@ impl Translation<'_, '_> {
             return group;
         }
         id
+    }
+}
+
+/// The routes that a guard without a counterpart closes.
+pub(super) fn concerned(wider: &Expr) -> &'static str {
+    match wider {
+        Expr::True => "Later routes",
+        _ => "Requests with the other conditions of the line",
     }
 }
 

@@ -6,6 +6,12 @@ use super::expr::Expr;
 use super::format::Text;
 use super::lua;
 
+/// The variable that has a value once a server has responded: rules of responses skip HAProxy's own errors.
+const RESPONDED: &str = "upstream_status";
+
+/// The priority of functions that respond: before the plugin respond, after all guards.
+const REPLY_PRIORITY: i32 = 491;
+
 /// A change of a header field under a condition.
 #[derive(Debug, Clone)]
 pub(super) struct FieldRule {
@@ -26,6 +32,8 @@ pub(super) enum Change {
         by: String,
         each: bool,
     },
+    /// Another statement of Lua.
+    Statement(String),
 }
 
 /// A change of the path or query.
@@ -68,6 +76,8 @@ pub(super) struct Effects {
     pub skipped: Vec<Expr>,
     /// Why everything after is closed.
     pub closed: Option<String>,
+    /// The statements of Lua that make the response of a decision.
+    pub reply: Option<String>,
 }
 
 impl Effects {
@@ -103,22 +113,32 @@ impl Effects {
             plugins.insert("basic-auth".to_owned(), Value::Object(fields));
         }
         if !is_proxied {
+            if let Some(code) = &self.reply {
+                // It runs before `respond`, and after all guards.
+                let function = json!({"phase": "access", "functions": [lua::function(code)]});
+                plugins.insert("serverless-pre-function".to_owned(), function);
+                plugins["serverless-pre-function"]["_meta"] = json!({"priority": REPLY_PRIORITY});
+            }
             return Ok(plugins);
         }
         let mut rewrite = Map::new();
         for fields in paths {
             rewrite.extend(fields.clone());
         }
-        match native(&self.request) {
-            Some(rules) if !rules.is_empty() => {
-                drop(rewrite.insert("headers".to_owned(), Value::Object(rules)))
+        let (plain, computed): (Vec<FieldRule>, Vec<FieldRule>) = match native(&self.request) {
+            Some(_) => (self.request.clone(), Vec::new()),
+            None => self.request.iter().cloned().partition(|rule| self.is_alone(rule)),
+        };
+        if let Some(mut rules) = native(&plain).filter(|rules| !rules.is_empty()) {
+            if rules.values().any(|map| map.to_string().contains('$')) {
+                rules.insert("keep_empty".to_owned(), true.into());
             }
-            Some(_) => {}
-            None => {
-                let code = code(&self.request, "request");
-                let fields = json!({"phase": "rewrite", "functions": [lua::function(&code)]});
-                plugins.insert("serverless-pre-function".to_owned(), fields);
-            }
+            rewrite.insert("headers".to_owned(), Value::Object(rules));
+        }
+        if !computed.is_empty() {
+            let code = code(&computed, "request");
+            let fields = json!({"phase": "rewrite", "functions": [lua::function(&code)]});
+            plugins.insert("serverless-pre-function".to_owned(), fields);
         }
         if !rewrite.is_empty() {
             plugins.insert("proxy-rewrite".to_owned(), Value::Object(rewrite));
@@ -127,10 +147,18 @@ impl Effects {
         Ok(plugins)
     }
 
+    /// Whether a plain rule for a request field has nothing to do with the other rules.
+    fn is_alone(&self, rule: &FieldRule) -> bool {
+        let reads_fields = matches!(&rule.change, Change::Set(Text { template: Some(text), .. })
+            | Change::Add(Text { template: Some(text), .. }) if text.contains("http_"));
+        let same = self.request.iter().filter(|other| other.name.eq_ignore_ascii_case(&rule.name));
+        !reads_fields && same.count() == 1 && native(std::slice::from_ref(rule)).is_some()
+    }
+
     fn response_plugins(&self, plugins: &mut Map<String, Value>) {
         match native_response(&self.response).filter(|_| self.refusals.is_empty()) {
             Some(rules) if !rules.is_empty() => {
-                let fields = json!({"headers": rules, "vars": [["upstream_status", "~=", null]]});
+                let fields = json!({"headers": rules, "vars": [[RESPONDED, "~=", null]]});
                 plugins.insert("response-rewrite".to_owned(), fields);
             }
             Some(_) => {}
@@ -141,7 +169,7 @@ impl Effects {
                 };
                 let refusals: String = self.refusals.iter().map(refusal).collect();
                 let code = format!(
-                    "  if not ngx.var.upstream_status then\n{refusals}    return\n  end\n{}",
+                    "  if not ngx.var.{RESPONDED} then\n{refusals}    return\n  end\n{}",
                     code(&self.response, "response")
                 );
                 let fields = json!({"phase": "header_filter", "functions": [lua::function(&code)]});
@@ -179,7 +207,7 @@ fn native(rules: &[FieldRule]) -> Option<Map<String, Value>> {
             Change::Set(text) => drop(set.insert(rule.name.clone(), text.template.clone()?.into())),
             Change::Add(text) => drop(add.insert(rule.name.clone(), text.template.clone()?.into())),
             Change::Delete => remove.push(rule.name.clone()),
-            Change::Replace { .. } => return None,
+            Change::Replace { .. } | Change::Statement(_) => return None,
         }
     }
     let mut out = Map::new();
@@ -222,6 +250,7 @@ fn code(rules: &[FieldRule], side: &str) -> String {
             false => (format!("ngx.header[{name}]"), format!("ngx.header[{name}] = VALUE")),
         };
         let statement = match &rule.change {
+            Change::Statement(statement) => statement.clone(),
             Change::Set(text) => set.replace("VALUE", &text.lua),
             Change::Delete if is_request => format!("ngx.req.clear_header({name})"),
             Change::Delete => set.replace("VALUE", "nil"),
@@ -293,13 +322,13 @@ mod tests {
         let plugins = effects.plugins(&[], true).expect("plugins");
         assert_eq!(
             plugins["proxy-rewrite"],
-            json!({"headers": {"set": {"X-A": "${remote_addr}"}, "remove": ["X-B"]}})
+            json!({"headers": {"set": {"X-A": "${remote_addr}"}, "remove": ["X-B"], "keep_empty": true}})
         );
         effects.request.push(rule("X-A", Change::Add(text("b"))));
         let plugins = effects.plugins(&[], true).expect("plugins");
-        assert!(plugins.get("proxy-rewrite").is_none());
+        assert_eq!(plugins["proxy-rewrite"], json!({"headers": {"remove": ["X-B"]}}));
         let code = plugins["serverless-pre-function"]["functions"][0].as_str().expect("code");
         assert!(code.contains("ngx.req.set_header(\"X-A\", (ngx.var.remote_addr or \"\"))"), "{code}");
-        assert!(code.contains("ngx.req.clear_header(\"X-B\")"), "{code}");
+        assert!(!code.contains("X-B"), "{code}");
     }
 }

@@ -92,6 +92,16 @@ impl Expr {
         }
     }
 
+    /// Returns a condition that holds at least as often, without the comparisons that have this property.
+    pub(super) fn without(self, test: &dyn Fn(&Subject) -> bool) -> Expr {
+        match self {
+            Expr::All(list) => Expr::all(list.into_iter().map(|expr| expr.without(test)).collect()),
+            Expr::Any(list) => Expr::any(list.into_iter().map(|expr| expr.without(test)).collect()),
+            other if other.has(test) => Expr::True,
+            other => other,
+        }
+    }
+
     /// Calls `visit` for each comparison.
     pub(super) fn atoms<'e>(&'e self, visit: &mut dyn FnMut(&'e Atom)) {
         match self {
@@ -201,5 +211,13 @@ mod tests {
         assert_eq!(group.clone().not().vars(), Some(json!(["!OR", ["a", "==", "1"], ["b", "~=", null]])));
         assert_eq!(atom(json!(["b", "~=", null])).not().vars(), Some(json!(["b", "==", null])));
         assert_eq!(group.not().lua(), "not ((x) or (x))");
+        let login = Expr::Atom(Atom {
+            vars: None,
+            lua: String::new(),
+            subject: Subject::Credentials("staff".to_owned()),
+        });
+        let without = |expr: Expr| expr.without(&|subject| matches!(subject, Subject::Credentials(_)));
+        assert_eq!(without(Expr::all(vec![a.clone(), login.clone().not()])), a);
+        assert_eq!(without(Expr::any(vec![a, login])), Expr::True);
     }
 }

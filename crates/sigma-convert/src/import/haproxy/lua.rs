@@ -3,7 +3,7 @@
 pub(super) use super::super::words::lua_text as text;
 
 /// Helpers by name: a function is written only if the code uses it.
-const HELPERS: [(&str, &str); 18] = [
+const HELPERS: [(&str, &str); 19] = [
     ("header", "local function header(name)
   local value = ngx.header[name]
   if type(value) == \"table\" then value = table.concat(value, \", \") end
@@ -77,6 +77,12 @@ end
 "),
     ("bytes", "local function bytes(text, first, count)
   return text and string.sub(text, first + 1, count and first + count or nil)
+end
+"),
+    ("count", "local function count(text)
+  local number = 0
+  for _ in string.gmatch(text or \"\", \"[^,]+\") do number = number + 1 end
+  return number
 end
 "),
     ("concat", "local function concat(text, before, after) return text and text .. before .. after end\n"),

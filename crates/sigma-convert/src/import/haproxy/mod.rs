@@ -9,9 +9,11 @@ mod action;
 mod bind;
 mod chain;
 mod convert;
+mod counters;
 mod effects;
 mod expr;
 mod format;
+mod limits;
 mod lua;
 mod map;
 mod parser;
@@ -91,7 +93,7 @@ struct Translation<'t, 's> {
     /// Shares of requests: a condition, a backend, its share and the whole.
     shares: Vec<(Expr, String, u64, u64)>,
     /// Lists of users.
-    users: HashMap<String, Result<Map<String, Value>, String>>,
+    users: HashMap<String, Section>,
     /// Periods of the rates of stick tables.
     rates: HashMap<String, HashMap<String, u64>>,
     /// Words of `ssl-default-bind-options`.
@@ -108,7 +110,7 @@ impl<'t, 's> Translation<'t, 's> {
         let mut rates = HashMap::new();
         for proxy in &proxies {
             for line in proxy.all(&["stick-table"]) {
-                rates.insert(proxy.name.clone(), rules::rates(line));
+                rates.insert(proxy.name.clone(), limits::rates(line));
             }
         }
         let global = sections.iter().filter(|it| it.kind == "global").flat_map(|it| &it.lines);
@@ -128,7 +130,7 @@ impl<'t, 's> Translation<'t, 's> {
             report: Report::default(),
             probes: Vec::new(),
             remarked: HashSet::new(),
-            users: users.map(|section| (section.name.clone(), users::fields(section))).collect(),
+            users: users.map(|section| (section.name.clone(), section.clone())).collect(),
             proxies,
             upstreams: HashMap::new(),
             used: HashSet::new(),

@@ -48,6 +48,16 @@ pub(super) fn rule(name: &str, words: &[String], condition: Expr, scope: &Scope)
                 fields.insert("keep_escapes".to_owned(), true.into());
                 return Ok(PathRule { condition, fields });
             }
+            if text.contains("${args}") {
+                // The target with its query, of which group 2 is the query.
+                let by = text.replace("${args}", "${2}");
+                if by.replace("${2}", "").contains("${") {
+                    return Err("The new query has a value of the request.".to_owned());
+                }
+                fields.insert("regex_uri".to_owned(), json!(["^([^?]*)\\??(.*)$", format!("${{1}}?{by}")]));
+                fields.insert("use_real_request_uri_unsafe".to_owned(), true.into());
+                return Ok(PathRule { condition, fields });
+            }
             let set: Map<String, Value> = text
                 .split('&')
                 .filter(|pair| !pair.is_empty())
@@ -56,9 +66,6 @@ pub(super) fn rule(name: &str, words: &[String], condition: Expr, scope: &Scope)
                         .map_or((pair.to_owned(), "".into()), |(key, value)| (key.to_owned(), value.into()))
                 })
                 .collect();
-            if text.contains("${args}") {
-                return Err("The new query depends on the old one.".to_owned());
-            }
             fields.insert("args".to_owned(), json!({"pass": [], "set": set}));
         }
         "set-uri" => {

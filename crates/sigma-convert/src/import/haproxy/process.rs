@@ -162,10 +162,7 @@ pub(super) fn verdict(section: &Section, line: &Line) -> (Outcome, &'static str)
         "peers" | "program" | "ring" | "log-forward" | "traces" | "mailers" => {
             (Outcome::Nothing, "Sigma needs no such section.")
         }
-        "userlist" => match line.word(0) {
-            "group" => (Outcome::Nothing, "Groups of users have no effect here."),
-            _ => (Outcome::Done, ""),
-        },
+        "userlist" => (Outcome::Done, ""),
         "cache" => match line.word(0) {
             "max-age" => (Outcome::Done, ""),
             _ => (Outcome::Nothing, "The size of the cache is `cache.memory_bytes`."),

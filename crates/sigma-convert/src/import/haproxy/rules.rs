@@ -1,21 +1,20 @@
 //! Rules of requests and responses: `http-request`, `tcp-request`, `http-response`.
 
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
 use super::super::decision::Target;
+use super::acl::Unreadable;
 use super::action;
-use super::chain::{Scope, Tracked};
-use super::effects::{Auth, Change, FieldRule, Limit};
+use super::chain::{Scope, concerned};
+use super::effects::{Auth, Change, FieldRule};
 use super::expr::{Atom, Expr, Subject};
 use super::format;
 use super::lua;
 use super::parser::Line;
-use super::proxy::{Proxy, milliseconds};
+use super::proxy::Proxy;
 use super::sample;
+use super::value::{Kind, Sample};
 use super::{Outcome, Translation};
-
-/// The index of keys that are tracked by their name alone, such as `src_http_req_rate`.
-const UNTRACKED: u8 = u8::MAX;
 
 impl Translation<'_, '_> {
     /// Reads a rule; its action is the word at `at`.
@@ -40,7 +39,7 @@ impl Translation<'_, '_> {
                     self.tell(line, Outcome::Done, "");
                 }
                 // Rules after it apply to more requests, never to fewer.
-                Err(reason) => self.tell(line, Outcome::Missing, reason),
+                Err(unread) => self.tell(line, Outcome::Missing, unread.reason),
             },
             "inspect-delay" | "wait-for-handshake" | "disable-l7-retry" | "normalize-uri" | "strict-mode" => {
                 self.tell(line, Outcome::Nothing, "Sigma does not need this step.");
@@ -73,21 +72,25 @@ impl Translation<'_, '_> {
         name: &str,
         argument: &str,
         words: &[String],
-        expr: Result<Expr, String>,
+        expr: Result<Expr, Unreadable>,
         scope: &mut Scope,
     ) {
         let expr = match expr {
             Ok(expr) => scope.effects.guarded(expr),
-            Err(reason) => return self.tell(line, Outcome::Missing, reason),
+            Err(unread) => return self.tell(line, Outcome::Missing, unread.reason),
         };
         let result = match name {
             "set-header" | "add-header" | "del-header" | "replace-header" | "replace-value" => {
                 field_rule(name, words, expr, scope).map(|rule| scope.effects.request.push(rule))
             }
             "set-path" | "set-pathq" | "replace-path" | "replace-pathq" | "set-query" | "set-uri"
-            | "replace-uri" | "set-method" => {
-                super::paths::rule(name, words, expr, scope).map(|rule| scope.effects.paths.push(rule))
-            }
+            | "replace-uri" | "set-method" => match super::paths::rule(name, words, expr.clone(), scope) {
+                Ok(rule) => {
+                    scope.effects.paths.push(rule);
+                    Ok(())
+                }
+                Err(reason) => computed_path(name, words, expr, scope).map_err(|_| reason),
+            },
             "set-var" | "set-var-fmt" => set_variable(name, argument, words, expr, scope),
             "set-src" => set_source(words, scope),
             "cache-use" => {
@@ -105,7 +108,7 @@ impl Translation<'_, '_> {
                 self.decide(line, scope, expr, target);
                 return;
             }
-            name if name.starts_with("track-sc") => track(name, words, expr, scope),
+            name if name.starts_with("track-sc") => super::limits::track(name, words, expr, scope),
             name if name.starts_with("sc-") => Ok(()),
             name if name.starts_with("lua.") || name == "lua" => {
                 self.tell(line, Outcome::Guard, "Lua for HAProxy may guard access, so later routes are closed: write it as serverless-pre-function.");
@@ -131,12 +134,12 @@ impl Translation<'_, '_> {
         line: &Line,
         name: &str,
         words: &[String],
-        expr: Result<Expr, String>,
+        expr: Result<Expr, Unreadable>,
         scope: &mut Scope,
     ) {
         let expr = match expr {
             Ok(expr) => expr,
-            Err(reason) => return self.close(line, scope, &reason),
+            Err(Unreadable { reason, wider }) => return self.close_within(line, scope, wider, &reason),
         };
         if expr.has(|subject| matches!(subject, Subject::Credentials(_))) {
             return self.login(line, name, words, expr, scope);
@@ -160,6 +163,11 @@ impl Translation<'_, '_> {
                 }
                 self.decide(line, scope, expr, target);
             }
+            Err(_) if action::computed_response(words, default, &scope.variables).is_ok() => {
+                self.tell(line, Outcome::Done, "");
+                let code = action::computed_response(words, default, &scope.variables);
+                self.reply(line, scope, expr, code.unwrap_or_default());
+            }
             // The refusal itself counts, its text does not.
             Err(reason) if name != "return" => {
                 self.tell(line, Outcome::Differs, reason);
@@ -182,6 +190,18 @@ impl Translation<'_, '_> {
         scope.effects.closed.get_or_insert_with(|| reason.to_owned());
     }
 
+    /// Closes the requests that a guard without a counterpart may concern.
+    pub(super) fn close_within(&mut self, line: &Line, scope: &mut Scope, wider: Expr, reason: &str) {
+        let wider = scope.effects.guarded(wider).without(&|subject| {
+            matches!(subject, Subject::Above { .. } | Subject::Credentials(_) | Subject::Response)
+        });
+        if wider == Expr::True {
+            return self.close(line, scope, reason);
+        }
+        self.tell(line, Outcome::Guard, format!("{reason} {} are closed.", concerned(&wider)));
+        self.decide(line, scope, wider, Target::Closed(reason.to_owned()));
+    }
+
     /// `auth` or `deny` unless the credentials are in a list.
     fn login(&mut self, line: &Line, name: &str, words: &[String], expr: Expr, scope: &mut Scope) {
         let mut list = None;
@@ -198,15 +218,21 @@ impl Translation<'_, '_> {
         let condition = Expr::all(rest);
         let is_plain =
             !condition.has(|subject| matches!(subject, Subject::Credentials(_) | Subject::Above { .. }));
-        let Some(fields) = list.filter(|_| is_plain).and_then(|list| self.users.get(&list).cloned()) else {
-            return self.close(line, scope, "The condition on credentials has no counterpart.");
+        let list = list.filter(|_| is_plain).unwrap_or_default();
+        let (name_of_list, groups) = list.split_once(' ').unwrap_or((&list, ""));
+        let groups: Vec<&str> = groups.split_whitespace().collect();
+        let fields = self.users.get(name_of_list).map(|section| super::users::fields(section, &groups));
+        let Some(fields) = fields else {
+            let reason = "The condition on credentials has no counterpart.";
+            return self.close_within(line, scope, condition, reason);
         };
         if scope.effects.auth.is_some() {
-            return self.close(line, scope, "A route cannot have a second list of users.");
+            let reason = "A route cannot have a second list of users.";
+            return self.close_within(line, scope, condition, reason);
         }
         let mut fields = match fields {
             Ok(fields) => fields,
-            Err(reason) => return self.close(line, scope, &reason),
+            Err(reason) => return self.close_within(line, scope, condition, &reason),
         };
         let realm = words.iter().position(|word| word == "realm").and_then(|at| words.get(at + 1));
         if let Some(realm) = realm {
@@ -223,76 +249,12 @@ impl Translation<'_, '_> {
         }
     }
 
-    /// `deny if { sc_http_req_rate(0) gt N }`.
-    fn limit(&mut self, line: &Line, name: &str, words: &[String], expr: Expr, scope: &mut Scope) {
-        let mut above = None;
-        let mut rest = Vec::new();
-        for part in scope.effects.guarded(expr).conjuncts() {
-            match &part {
-                Expr::Atom(Atom { subject: subject @ Subject::Above { .. }, .. }) if above.is_none() => {
-                    above = Some(subject.clone());
-                }
-                _ => rest.push(part),
-            }
-        }
-        let Some(Subject::Above { counter, index, table, number }) = above else {
-            return self.close(
-                line,
-                scope,
-                "A condition on a counter cannot be one of several alternatives.",
-            );
-        };
-        let tracked = match index {
-            UNTRACKED => Some(Tracked {
-                key: Some("remote_addr".to_owned()),
-                condition: Expr::True,
-                table: table.unwrap_or_else(|| scope.name.clone()),
-            }),
-            index => scope.tracked.get(&index).cloned(),
-        };
-        let Some(Tracked { key: Some(key), condition, table }) = tracked else {
-            return self.close(line, scope, "The key of the counter has no variable.");
-        };
-        rest.push(condition);
-        let condition = Expr::all(rest);
-        let response = match name {
-            "reject" | "silent-drop" => Ok(Target::Respond { status: 429, body: None, headers: Vec::new() }),
-            "return" => action::respond(words, 429, &scope.variables, self.input.access),
-            _ => action::respond(words, 403, &scope.variables, self.input.access),
-        };
-        let (status, body) = match response {
-            Ok(Target::Respond { status, body, headers }) => {
-                let kind = headers.into_iter().find(|(name, _)| name == "Content-Type");
-                if let Some((_, kind)) = kind.filter(|_| body.is_some()) {
-                    scope.effects.refusals.push((status, kind));
-                }
-                (status, body)
-            }
-            _ => (429, None),
-        };
-        let rates = self.rates.get(&table).or_else(|| self.rates.get(&scope.name));
-        let period = rates.and_then(|rates| rates.get(&counter)).copied();
-        match limit(&counter, &key, number, period, status, body) {
-            Ok((plugin, mut fields)) => {
-                if plugin == "limit-count" {
-                    // All routes of the rule share its counters.
-                    let group = format!("line-{}-{}", line.place.file, line.place.line);
-                    fields.insert("group".to_owned(), group.into());
-                }
-                scope.effects.limits.push(Limit { condition, plugin, fields });
-                let text = "Refused requests do not count here. HAProxy counts them too, so it refuses a client that keeps sending for longer.";
-                self.tell(line, Outcome::Differs, text);
-            }
-            Err(reason) => self.close(line, scope, &reason),
-        }
-    }
-
     /// A rule of responses.
     pub(super) fn response_rule(&mut self, line: &Line, scope: &mut Scope) {
         let (words, condition) = action::parts(line.from(1));
         let expr = match scope.acls.condition(condition, &scope.variables, self.input.access) {
             Ok(expr) => expr,
-            Err(reason) => return self.tell(line, Outcome::Missing, reason),
+            Err(unread) => return self.tell(line, Outcome::Missing, unread.reason),
         };
         let name = words.first().map_or("", String::as_str);
         match name {
@@ -308,6 +270,12 @@ impl Translation<'_, '_> {
             "set-status" if expr == Expr::True => {
                 let status = words.get(1).and_then(|text| text.parse::<u16>().ok()).unwrap_or(200);
                 scope.effects.plugins.insert("response-rewrite".to_owned(), json!({"status_code": status}));
+                self.tell(line, Outcome::Done, "");
+            }
+            "set-status" => {
+                let status = words.get(1).and_then(|text| text.parse::<u16>().ok()).unwrap_or(200);
+                let change = Change::Statement(format!("ngx.status = {status}"));
+                scope.effects.response.push(FieldRule { condition: expr, name: String::new(), change });
                 self.tell(line, Outcome::Done, "");
             }
             "cache-store" => {
@@ -422,28 +390,52 @@ fn set_variable(
     scope: &mut Scope,
 ) -> Result<(), String> {
     let variable = argument.split(',').next().unwrap_or_default().trim().to_owned();
-    if condition != Expr::True {
-        scope.variables.remove(&variable);
-        return Err(
-            "Variables that are set under a condition are not converted; rules that read them are dropped."
-                .to_owned(),
-        );
-    }
     let text = words.get(1..).unwrap_or_default().join(" ");
     let sample = match name {
         "set-var" => sample::read(&text, &scope.variables)?,
         _ => {
             let text = format::read(&text, &scope.variables)?;
-            super::value::Sample {
+            Sample {
                 variable: None,
                 text: text.template,
                 lua: format!("({})", text.lua),
                 lowered: false,
-                kind: super::value::Kind::Text,
+                kind: Kind::Text,
             }
         }
     };
+    let sample = match condition {
+        Expr::True => sample,
+        condition
+            if condition
+                .has(|subject| matches!(subject, Subject::Above { .. } | Subject::Credentials(_))) =>
+        {
+            scope.variables.remove(&variable);
+            return Err("The condition of the variable asks for a counter or a login.".to_owned());
+        }
+        condition => {
+            let before = scope.variables.get(&variable).map_or("nil", |known| known.lua.as_str());
+            let value = format!("(({}) and ({} or \"\") or {before})", condition.lua(), sample.lua);
+            Sample { lowered: sample.lowered, ..Sample::lua(value, Kind::Text) }
+        }
+    };
     scope.variables.insert(variable, sample);
+    Ok(())
+}
+
+/// A change of the path or query that Lua has to compute.
+fn computed_path(name: &str, words: &[String], condition: Expr, scope: &mut Scope) -> Result<(), String> {
+    let call = match name {
+        "set-query" => "ngx.req.set_uri_args",
+        "set-path" => "ngx.req.set_uri",
+        _ => return Err("The change has no counterpart.".to_owned()),
+    };
+    if !scope.effects.paths.is_empty() {
+        return Err("Another line changes the path.".to_owned());
+    }
+    let text = format::read(words.get(1).map_or("", String::as_str), &scope.variables)?;
+    let change = Change::Statement(format!("{call}({})", text.lua));
+    scope.effects.request.push(FieldRule { condition, name: String::new(), change });
     Ok(())
 }
 
@@ -453,101 +445,4 @@ fn set_source(words: &[String], scope: &mut Scope) -> Result<(), String> {
     let source = sample.variable.ok_or("The address has no variable.")?;
     scope.effects.plugins.insert("real-ip".to_owned(), json!({"source": source, "trust_any_peer": true}));
     Ok(())
-}
-
-fn track(name: &str, words: &[String], condition: Expr, scope: &mut Scope) -> Result<(), String> {
-    let index = name.trim_start_matches("track-sc").parse().map_err(|_| "The counter has no number.")?;
-    let text = words.get(1).map_or("", String::as_str);
-    let sample = sample::read(text, &scope.variables);
-    let table = words.iter().position(|word| word == "table").and_then(|at| words.get(at + 1));
-    let table = table.cloned().unwrap_or_else(|| scope.name.clone());
-    let key = sample.ok().and_then(|sample| sample.variable);
-    let result = if key.is_some() {
-        Ok(())
-    } else {
-        Err("The key has no variable; limits on it close their routes.".to_owned())
-    };
-    // A key that is absent is not tracked.
-    let condition = match &key {
-        Some(key) if key.starts_with("http_") || key.starts_with("arg_") || key.starts_with("cookie_") => {
-            let present = Expr::Atom(Atom {
-                vars: Some(json!([key, "~=", null])),
-                lua: format!("(ngx.var.{key} ~= nil)"),
-                subject: Subject::Other,
-            });
-            Expr::all(vec![condition, present])
-        }
-        _ => condition,
-    };
-    scope.tracked.insert(index, Tracked { key, condition, table });
-    result
-}
-
-/// The plugin of a limit.
-fn limit(
-    counter: &str,
-    key: &str,
-    number: u64,
-    period: Option<u64>,
-    status: u16,
-    body: Option<String>,
-) -> Result<(&'static str, Map<String, Value>), String> {
-    let mut fields = Map::new();
-    fields.insert("key".to_owned(), key.into());
-    fields.insert("key_type".to_owned(), "var".into());
-    fields.insert("rejected_code".to_owned(), status.into());
-    if let Some(body) = body.filter(|body| !body.is_empty()) {
-        fields.insert("_meta".to_owned(), json!({"error_response": body}));
-    }
-    match counter {
-        "http_req_rate" | "conn_rate" | "sess_rate" => {
-            let period = period.ok_or("No stick table stores this rate.")?;
-            let seconds = period.div_ceil(1000).max(1);
-            if number == 0 {
-                return Err("A limit of 0 requests refuses all requests.".to_owned());
-            }
-            fields.insert("count".to_owned(), number.into());
-            fields.insert("time_window".to_owned(), seconds.into());
-            fields.insert("window_type".to_owned(), "sliding".into());
-            fields.insert("show_limit_quota_header".to_owned(), false.into());
-            Ok(("limit-count", fields))
-        }
-        "conn_cur" => {
-            fields.insert("conn".to_owned(), number.max(1).into());
-            fields.insert("burst".to_owned(), 0.into());
-            fields.insert("default_conn_delay".to_owned(), json!(0.1));
-            Ok(("limit-conn", fields))
-        }
-        other => Err(format!("The counter `{other}` has no counterpart.")),
-    }
-}
-
-/// The periods of the rates that a stick table stores, in milliseconds.
-pub(super) fn rates(line: &Line) -> std::collections::HashMap<String, u64> {
-    let store = line.words.iter().position(|word| word == "store").and_then(|at| line.words.get(at + 1));
-    let mut rates = std::collections::HashMap::new();
-    for part in store.map_or("", String::as_str).split(',') {
-        if let Some((name, rest)) = part.split_once('(') {
-            rates.insert(name.trim().to_owned(), milliseconds(rest.trim_end_matches(')')).unwrap_or(1000));
-        }
-    }
-    rates
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn stick_tables_have_rates() {
-        let line = Line {
-            place: super::super::super::source::SourceLine::default(),
-            words: "stick-table type ip size 1m store http_req_rate(60s),gpc0"
-                .split(' ')
-                .map(str::to_owned)
-                .collect(),
-            raw: String::new(),
-        };
-        assert_eq!(rates(&line).get("http_req_rate"), Some(&60_000));
-    }
 }

@@ -57,6 +57,9 @@ fn argument(text: &str) -> String {
     text.replace("\\,", ",").replace("\\ ", " ")
 }
 
+/// The beginning of the sentence about a variable without a value.
+pub(super) const UNSET: &str = "No earlier line sets the variable";
+
 /// Values that `set-var` has named, by their names.
 pub(super) type Variables = std::collections::HashMap<String, Sample>;
 
@@ -112,7 +115,7 @@ fn fetch(call: &Call, variables: &Variables) -> Result<Sample, String> {
         }
         "hdr_cnt" | "req.hdr_cnt" => {
             let variable = header_variable(arg(0).unwrap_or_default())?;
-            let mut sample = Sample::lua(format!("(ngx.var.{variable} and 1 or 0)"), Kind::Number);
+            let mut sample = Sample::lua(format!("count(ngx.var.{variable})"), Kind::Number);
             sample.kind = Kind::Special(Subject::Other);
             sample.variable = Some(variable);
             sample
@@ -178,10 +181,7 @@ fn further(call: &Call, variables: &Variables) -> Result<Sample, String> {
         "env" => return Err("An environment variable is read at the start: write its value.".to_owned()),
         "var" => {
             let name = arg(0).unwrap_or_default();
-            variables
-                .get(name)
-                .cloned()
-                .ok_or_else(|| format!("No earlier line always sets the variable `{name}`."))?
+            variables.get(name).cloned().ok_or_else(|| format!("{UNSET} `{name}`."))?
         }
         "date" => Sample::lua("tostring(ngx.time())".to_owned(), Kind::Number),
         "rand" => {

@@ -131,3 +131,58 @@ fn the_example_of_the_page() {
     assert_eq!((routes.len(), &routes[2]["upstream_id"]), (3, &json!("web")));
     assert_eq!((import.report.count(Verdict::Differs), import.report.count(Verdict::NotPossible)), (1, 0));
 }
+
+#[test]
+fn groups_narrow_a_list_of_users() {
+    let import = converted(
+        "userlist u\n group admins users jo\n user jo insecure-password a\n user al insecure-password b\n user cy insecure-password c groups admins\n\
+         frontend f\n mode http\n bind :80\n http-request auth unless { http_auth_group(u) admins }\n default_backend b\n\
+         backend b\n mode http\n server s 10.0.0.1:80\n",
+    );
+    let users = &routes(&import)[0]["plugins"]["basic-auth"]["users"];
+    let names: Vec<&str> =
+        users.as_array().expect("users").iter().filter_map(|user| user.as_str()?.split(':').next()).collect();
+    assert_eq!(names, ["jo", "cy"]);
+}
+
+#[test]
+fn a_guard_without_a_counterpart_closes_what_it_may_concern() {
+    let import = converted(
+        "frontend f\n mode http\n bind :80\n http-request deny if { path_beg /a } { lua.unknown }\n\
+         use_backend c if { path_beg /b } { lua.unknown }\n default_backend b\n\
+         backend b\n mode http\n server s 10.0.0.1:80\nbackend c\n mode http\n server s 10.0.0.2:80\n",
+    );
+    assert!(import.report.has_open_guards());
+    let routes = routes(&import);
+    let closed: Vec<(&str, bool)> = routes
+        .iter()
+        .map(|route| (route["uri"].as_str().unwrap_or_default(), route.get("upstream_id").is_none()))
+        .collect();
+    assert_eq!(closed, [("/a*", true), ("/b*", true), ("/*", false)]);
+    let import = converted(
+        "frontend f\n mode http\n bind :80\n http-request deny unless { path_beg /a } { lua.unknown }\n default_backend b\n\
+         backend b\n mode http\n server s 10.0.0.1:80\n",
+    );
+    assert!(
+        import.document["routes"]
+            .as_array()
+            .expect("routes")
+            .iter()
+            .all(|it| it.get("upstream_id").is_none())
+    );
+}
+
+#[test]
+fn variables_may_be_set_under_conditions_and_after_their_use() {
+    let import = converted(
+        "frontend f\n mode http\n bind :80\n acl is_api var(txn.kind) -m str api\n http-request set-var(txn.kind) str(api) if { path_beg /api }\n\
+         http-request set-header X-Kind %[var(txn.kind)]\n http-request redirect location https://%[hdr(host),lower]/x if is_api\n default_backend b\n\
+         backend b\n mode http\n server s 10.0.0.1:80\n",
+    );
+    assert_eq!(import.report.count(Verdict::NotPossible), 0, "{}", import.report.text());
+    let routes = routes(&import);
+    assert!(routes[0]["filter_func"].as_str().is_some_and(|code| code.contains("\"api\"")));
+    let reply = &routes[0]["plugins"]["serverless-pre-function"];
+    assert!(reply["functions"][0].as_str().is_some_and(|code| code.contains("return 302")), "{reply}");
+    assert_eq!(reply["phase"], "access");
+}

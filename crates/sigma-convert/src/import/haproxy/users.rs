@@ -2,16 +2,19 @@
 
 use serde_json::{Map, Value, json};
 
-use super::parser::Section;
+use super::parser::{Line, Section};
 
-/// The fields of basic-auth for a list of users.
+/// The fields of basic-auth for the users of a list, or for those of some groups.
 ///
 /// # Errors
 /// Returns a sentence if a password has no form that the plugin accepts.
-pub(super) fn fields(section: &Section) -> Result<Map<String, Value>, String> {
+pub(super) fn fields(section: &Section, groups: &[&str]) -> Result<Map<String, Value>, String> {
     let mut users = Vec::new();
     for line in section.lines.iter().filter(|line| line.word(0) == "user") {
         let name = line.word(1);
+        if !(groups.is_empty() || is_member(section, line, groups)) {
+            continue;
+        }
         match line.word(2) {
             "insecure-password" => {
                 users.push(format!("{name}:{{SHA}}{}", base64(&sha1(line.word(3).as_bytes()))))
@@ -28,11 +31,24 @@ pub(super) fn fields(section: &Section) -> Result<Map<String, Value>, String> {
         }
     }
     if users.is_empty() {
-        return Err(format!("The list `{}` has no user.", section.name));
+        return Err(format!("The list `{}` has no such user.", section.name));
     }
     let mut fields = Map::new();
     fields.insert("users".to_owned(), json!(users));
     Ok(fields)
+}
+
+/// Whether a user is in one of the groups, by the line of the user or by the lines of the groups.
+fn is_member(section: &Section, user: &Line, groups: &[&str]) -> bool {
+    let listed = |line: &Line, word: &str, name: &str| {
+        let at = line.words.iter().position(|known| known == word);
+        let list = at.and_then(|at| line.words.get(at + 1)).map_or("", String::as_str);
+        list.split(',').any(|known| known == name)
+    };
+    groups.iter().any(|group| {
+        let mut lines = section.lines.iter().filter(|line| line.word(0) == "group" && line.word(1) == *group);
+        listed(user, "groups", group) || lines.any(|line| listed(line, "users", user.word(1)))
+    })
 }
 
 /// SHA-1 (FIPS 180-4), the only hash that has a form in files of passwords without a salt.
