@@ -152,7 +152,6 @@ pub(super) fn forward(
 ) {
     model.unknown(action, &ACTION);
     for name in [
-        "host_rewrite_header",
         "host_rewrite_path_regex",
         "path_rewrite_policy",
         "internal_redirect_policy",
@@ -195,6 +194,10 @@ pub(super) fn forward(
     mirrors(model, action, decision);
     let timeout = seconds(action, "timeout").unwrap_or(15.0);
     let read = if timeout > 0.0 { timeout } else { 3600.0 };
+    if timeout > 0.0 && (field(action, "retry_policy").is_some() || field(host, "retry_policy").is_some()) {
+        // The time of a route includes its retries.
+        decision.fields.insert("deadline".to_owned(), json!({"timeout": number(timeout)}));
+    }
     decision
         .fields
         .insert("timeout".to_owned(), json!({"connect": 5, "send": number(read), "read": number(read)}));

@@ -16,6 +16,8 @@ pub(super) struct Filters {
     pub(super) closed: Option<String>,
     pub(super) request: Changes,
     pub(super) response: Changes,
+    /// Conditions of requests to which the gateway itself responds that it is healthy.
+    pub(super) health: Vec<Value>,
 }
 
 /// Converts the filters.
@@ -52,7 +54,14 @@ fn one(model: &mut Model<'_>, filter: &Tree, conf: &Tree, filters: &mut Filters)
         "FilterConfig" | "GrpcWeb" if text(conf, "@type").is_some_and(|name| name.contains("grpc_web")) => {
             add("grpc-web", json!({}));
         }
-        "HealthCheck" => model.gap(filter.line, "Use `status` for health checks of the gateway itself."),
+        "HealthCheck" if is_true(conf, "pass_through_mode") => {
+            model.no_effect(filter.line, "The cluster responds to health checks.");
+        }
+        "HealthCheck" => {
+            for header in items(conf, "headers") {
+                filters.health.push(super::matching::header_condition(header)?);
+            }
+        }
         "Compressor" => compressor(model, conf, filters),
         "Decompressor" | "Tap" | "AdmissionControl" | "AdaptiveConcurrency" | "BandwidthLimit" => {
             model.gap(filter.line, "This filter is not converted; see the plugins.");

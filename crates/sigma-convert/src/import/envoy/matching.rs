@@ -9,6 +9,9 @@ use super::fields::{field, integer, is_true, items, text};
 
 /// Puts the conditions of a route's `match` into a decision.
 pub(super) fn insert(conditions: &Tree, decision: &mut Decision) -> Result<(), String> {
+    if field(conditions, "connect_matcher").is_some() {
+        decision.methods = vec!["CONNECT".to_owned()];
+    }
     if let Some(path) = path(conditions)? {
         decision.paths = vec![path];
     }
@@ -26,12 +29,39 @@ pub(super) fn insert(conditions: &Tree, decision: &mut Decision) -> Result<(), S
     if field(conditions, "grpc").is_some() {
         decision.conditions.push(json!(["http_content_type", "~~", "^application/grpc"]));
     }
-    for name in ["runtime_fraction", "tls_context", "dynamic_metadata", "cookies", "filter_state"] {
+    match runtime_share(conditions)? {
+        Share::All => {}
+        Share::None => decision.conditions.push(json!(["request_method", "==", ""])),
+    }
+    for name in ["tls_context", "dynamic_metadata", "cookies", "filter_state"] {
         if field(conditions, name).is_some() {
             return Err(format!("`{name}` of a match is not converted"));
         }
     }
     Ok(())
+}
+
+/// The share of requests that a `match` takes.
+enum Share {
+    All,
+    None,
+}
+
+/// Reads `runtime_fraction`; without an override its default value holds.
+fn runtime_share(conditions: &Tree) -> Result<Share, String> {
+    let Some(fraction) = field(conditions, "runtime_fraction") else { return Ok(Share::All) };
+    let default = field(fraction, "default_value");
+    let numerator = default.and_then(|it| integer(it, "numerator")).unwrap_or(0);
+    let whole = match default.and_then(|it| text(it, "denominator")) {
+        Some("TEN_THOUSAND") => 10_000,
+        Some("MILLION") => 1_000_000,
+        _ => 100,
+    };
+    match numerator {
+        0 => Ok(Share::None),
+        share if share >= whole => Ok(Share::All),
+        _ => Err("a share of requests in `runtime_fraction` is not converted: use traffic-split".to_owned()),
+    }
 }
 
 /// The path of a `match`; None for all paths.

@@ -80,6 +80,14 @@ impl Model<'_> {
         self.variables.insert(name.clone(), map);
         format!("$var_{name}")
     }
+
+    /// Makes a variable with the value of a source, or of another one where the source is empty.
+    fn variable_or(&mut self, line: u32, source: &str, other: &str) -> String {
+        let name = format!("either_{}_{line}", self.file);
+        let map = json!({"map": source, "regex": [{"match": "^(.+)$", "value": "${1}"}], "default": other});
+        self.variables.insert(name.clone(), map);
+        format!("$var_{name}")
+    }
 }
 
 /// Converts a bootstrap.

@@ -64,6 +64,14 @@ fn domain(text: &str) -> Domain {
 
 /// Converts a route configuration.
 pub(super) fn convert(model: &mut Model<'_>, conf: &Tree, scope: &Scope, out: &mut Vec<Decision>) {
+    if !scope.filters.health.is_empty() && scope.filters.closed.is_none() {
+        let target = Target::Respond { status: 200, body: Some(String::new()), headers: Vec::new() };
+        let place = model.place(conf.line);
+        let mut health = Decision::new(place, "health-check", target);
+        health.ports = vec![scope.port];
+        health.conditions.clone_from(&scope.filters.health);
+        out.push(health);
+    }
     let mut hosts: Vec<(Domain, &Tree)> = Vec::new();
     for host in items(conf, "virtual_hosts") {
         for name in items(host, "domains") {
@@ -304,6 +312,15 @@ fn one(model: &mut Model<'_>, levels: Levels<'_>, base: &Decision, scope: &Scope
             && !is_true(action, "auto_host_rewrite")
         {
             request.set("Host", "$host");
+        }
+        if let Some(name) = text(action, "host_rewrite_header") {
+            match matching::variable(name) {
+                Ok(variable) => {
+                    let host = model.variable_or(action.line, &format!("${variable}"), "$http_host");
+                    request.set("Host", &host);
+                }
+                Err(reason) => model.gap(action.line, format!("The host is not rewritten: {reason}.")),
+            }
         }
         finish(decision, &request, &response, policy, out);
     } else {

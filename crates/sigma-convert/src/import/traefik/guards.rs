@@ -84,10 +84,10 @@ fn basic_auth(
     if is_true(conf, "removeheader") {
         plugin_conf.insert("hide_credentials".to_owned(), true.into());
     }
-    plugin(&mut branch, "basic-auth", Value::Object(plugin_conf))?;
     if let Some(name) = text(conf, "headerfield") {
-        branch.request_field(name, Some("$remote_user".to_owned()));
+        plugin_conf.insert("user_field".to_owned(), name.into());
     }
+    plugin(&mut branch, "basic-auth", Value::Object(plugin_conf))?;
     Ok(vec![branch])
 }
 

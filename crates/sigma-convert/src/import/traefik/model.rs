@@ -47,6 +47,7 @@ pub(super) struct Model<'a> {
     pub(super) transports: Vec<Named>,
     pub(super) tcp_routers: Vec<Named>,
     pub(super) tcp_services: Vec<Named>,
+    pub(super) tcp_middlewares: Vec<Named>,
     pub(super) udp_routers: Vec<Named>,
     pub(super) udp_services: Vec<Named>,
     pub(super) tls_options: Vec<Named>,
@@ -69,6 +70,7 @@ impl<'a> Model<'a> {
             transports: Vec::new(),
             tcp_routers: Vec::new(),
             tcp_services: Vec::new(),
+            tcp_middlewares: Vec::new(),
             udp_routers: Vec::new(),
             udp_services: Vec::new(),
             tls_options: Vec::new(),
@@ -79,13 +81,14 @@ impl<'a> Model<'a> {
 
     /// Takes the elements of a dynamic configuration.
     pub(super) fn dynamic(&mut self, file: u16, provider: &'static str, tree: Tree) {
-        let parts: [(&[&str], &mut Vec<Named>); 9] = [
+        let parts: [(&[&str], &mut Vec<Named>); 10] = [
             (&["http", "routers"], &mut self.routers),
             (&["http", "services"], &mut self.services),
             (&["http", "middlewares"], &mut self.middlewares),
             (&["http", "serverstransports"], &mut self.transports),
             (&["tcp", "routers"], &mut self.tcp_routers),
             (&["tcp", "services"], &mut self.tcp_services),
+            (&["tcp", "middlewares"], &mut self.tcp_middlewares),
             (&["udp", "routers"], &mut self.udp_routers),
             (&["udp", "services"], &mut self.udp_services),
             (&["tls", "options"], &mut self.tls_options),

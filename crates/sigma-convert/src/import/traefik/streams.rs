@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use super::super::build;
 use super::super::decision::Plan;
 use super::super::tree::Tree;
+use super::super::words::network;
 use super::entries::EntryPoint;
 use super::fields::{field, is_true, text, texts};
 use super::model::{Model, Named};
@@ -59,9 +60,7 @@ fn tcp(model: &mut Model<'_>, router: &Named, points: &mut [EntryPoint]) -> Resu
     let rule = Rule::parse(text(&router.tree, "rule").unwrap_or_default())?;
     let mut selections = Vec::new();
     select(&rule, &mut selections)?;
-    if !texts(&router.tree, "middlewares").is_empty() {
-        return Err("Middlewares of TCP routers are not converted: use stream plugins.".to_owned());
-    }
+    let plugins = middlewares(model, router)?;
     let upstream = upstream(model, router, &model.tcp_services.clone())?;
     let tls = field(&router.tree, "tls");
     let passthrough = tls.is_some_and(|tls| is_true(tls, "passthrough"));
@@ -75,7 +74,31 @@ fn tcp(model: &mut Model<'_>, router: &Named, points: &mut [EntryPoint]) -> Resu
             routes.extend(stream_routes(router, selection, point.port, tls.map(|_| passthrough), &upstream));
         }
     }
+    for route in routes.iter_mut().filter(|_| !plugins.is_empty()) {
+        route["plugins"] = Value::Object(plugins.clone());
+    }
     Ok(routes)
+}
+
+/// The stream plugins of a router's middlewares.
+fn middlewares(model: &mut Model<'_>, router: &Named) -> Result<Map<String, Value>, String> {
+    let mut plugins = Map::new();
+    for name in texts(&router.tree, "middlewares") {
+        let found = Model::find(&model.tcp_middlewares, &name, router.provider).cloned();
+        let middleware = found.ok_or_else(|| format!("The middleware `{name}` is not in the files."))?;
+        let list = ["ipallowlist", "ipwhitelist"].iter().find_map(|kind| field(&middleware.tree, kind));
+        let Some(list) = list else {
+            return Err(format!("The TCP middleware `{name}` is not converted: use stream plugins."));
+        };
+        let ranges: Option<Vec<String>> =
+            texts(list, "sourcerange").iter().map(|range| network(range)).collect();
+        let ranges = ranges.filter(|ranges| !ranges.is_empty());
+        let ranges = ranges.ok_or_else(|| format!("The middleware `{name}` has no valid addresses."))?;
+        if plugins.insert("ip-restriction".to_owned(), json!({"whitelist": ranges})).is_some() {
+            return Err("A TCP router has two lists of addresses.".to_owned());
+        }
+    }
+    Ok(plugins)
 }
 
 fn stream_routes(
