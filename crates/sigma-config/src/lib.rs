@@ -263,7 +263,7 @@ fn prepared(
     options: &ParseOptions<'_>,
     found: &mut check::Findings,
 ) -> Result<Document, Vec<Problem>> {
-    let mut document = Document::parse(text, options.max_bytes)?;
+    let mut document = read(text, options)?;
     match options.included {
         Some(included) => {
             found.parts = file::include::join(&mut document, text, included, options.max_bytes)?
@@ -296,6 +296,16 @@ fn prepared(
         profile.fill_settings(root);
     }
     Ok(document)
+}
+
+/// Parses a text; one that is no document with members may be a file of another program.
+fn read(text: &str, options: &ParseOptions<'_>) -> Result<Document, Vec<Problem>> {
+    let document = Document::parse(text, options.max_bytes);
+    let has_members = document.as_ref().is_ok_and(|document| document.value.is_object());
+    match options.formats.refuse_text(text).filter(|_| !has_members) {
+        Some(problem) => Err(vec![problem]),
+        None => document,
+    }
 }
 
 fn translate(

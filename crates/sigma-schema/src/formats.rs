@@ -16,6 +16,11 @@ pub trait Formats {
     /// Returns the reason to refuse a document in the format of an unsupported program.
     fn refuse(&self, document: &Document) -> Option<Problem>;
 
+    /// Returns the reason to refuse a text that is no document with members, by the format that it has.
+    fn refuse_text(&self, _: &str) -> Option<Problem> {
+        None
+    }
+
     /// Translates a document for which [`Formats::detect`] returns a name. Pointers and lines of problems refer to the
     /// original document.
     ///

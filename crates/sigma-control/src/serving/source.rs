@@ -301,7 +301,12 @@ impl Source {
     }
 
     /// Problems found after parsing, with this file's name.
-    pub fn invalid(&self, problems: Vec<Problem>) -> LoadError {
+    pub fn invalid(&self, mut problems: Vec<Problem>) -> LoadError {
+        for problem in problems.iter_mut().filter(|problem| problem.code == "foreign_format") {
+            // The command as it can be typed.
+            let file = self.path.display().to_string();
+            problem.hint = problem.hint.take().map(|hint| hint.replace(" FILE ", &format!(" {file} ")));
+        }
         LoadError::Invalid { path: self.path.clone(), problems }
     }
 

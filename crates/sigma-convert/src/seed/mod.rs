@@ -134,6 +134,10 @@ impl Formats for Seeds<'_> {
         recognised(document)
     }
 
+    fn refuse_text(&self, text: &str) -> Option<Problem> {
+        foreign::recognised_text(text)
+    }
+
     fn translate(&self, document: &Document) -> Translated {
         let Some(format) = detect(document) else { return OwnFormat.translate(document) };
         let companion = self.companion.map(|text| Document::parse(text, COMPANION_BYTES)).transpose()?;

@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::client::{Client, with_query};
-use super::history::line;
+use super::history::{line, print_lines};
 use super::output::{self, Form};
 use crate::output::verdict;
 
@@ -52,7 +52,7 @@ pub(super) async fn show(client: &Client, wish: Explain, form: Option<Form>) -> 
     arguments.extend(named.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?))));
     let found = client.ask(control.as_deref(), &with_query("explain", arguments.into_iter())).await?;
     match form.unwrap_or(Form::Table) {
-        Form::Table => print!("{}", table_of(&found)),
+        Form::Table => print_lines(&table_of(&found)),
         form => output::print(form, &found)?,
     }
     Ok(if found["route"].is_null() { ExitCode::from(NO_ROUTE) } else { ExitCode::SUCCESS })

@@ -1,6 +1,7 @@
 //! `sigma ctl history`, `diff` and `rollback`: who changed what, and the way back.
 
 use std::fmt::Write as _;
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
@@ -48,7 +49,7 @@ pub(super) async fn list(
     arguments.extend(before.map(|before| ("before", before.to_string())));
     let found = past.ask(client, "history", &arguments).await?;
     match form.unwrap_or(Form::Table) {
-        Form::Table => print!("{}", listed(&found["list"])),
+        Form::Table => print_lines(&listed(&found["list"])),
         form => output::print(form, &found["list"])?,
     }
     Ok(())
@@ -58,7 +59,7 @@ pub(super) async fn list(
 pub(super) async fn one(client: &Client, past: Past, version: u64, form: Option<Form>) -> Result<()> {
     let found = past.ask(client, &format!("history/{version}"), &[]).await?;
     match form.unwrap_or(Form::Table) {
-        Form::Table => print!("{}{}", head(&found), changes(&found)),
+        Form::Table => print_lines(&(head(&found) + &changes(&found))),
         form => output::print(form, &found)?,
     }
     Ok(())
@@ -73,7 +74,7 @@ pub(super) async fn difference(
 ) -> Result<ExitCode> {
     let found = past.ask(client, &format!("history/{from}/diff/{to}"), &[]).await?;
     match form.unwrap_or(Form::Table) {
-        Form::Table => print!("{}", changes(&found)),
+        Form::Table => print_lines(&changes(&found)),
         form => output::print(form, &found)?,
     }
     let is_same = found["total"].as_u64() == Some(0);
@@ -86,7 +87,7 @@ pub(super) async fn rollback(client: &Client, version: u64, dry_run: bool, form:
     let path = with_query(&format!("history/{version}/rollback"), arguments.into_iter());
     let found = client.call(Method::Post, &path, None).await?;
     match form.unwrap_or(Form::Table) {
-        Form::Table => print!("{}", rolled_back(&found, dry_run)),
+        Form::Table => print_lines(&rolled_back(&found, dry_run)),
         form => output::print(form, &found)?,
     }
     Ok(())
@@ -116,7 +117,7 @@ pub(super) async fn undo(client: &Client, dry_run: bool, form: Option<Form>) -> 
                 &mut text,
                 &format!("version {version} by {}, {}, {what}:", author(&last["author"]), moment(last)),
             );
-            print!("{text}{}", rolled_back(&found, dry_run));
+            print_lines(&(text + &rolled_back(&found, dry_run)));
         }
         form => output::print(form, &found)?,
     }
@@ -206,9 +207,9 @@ fn listed(list: &Value) -> String {
     };
     let rows = list.as_array().into_iter().flatten().map(row).collect();
     let text = table(&["VERSION", "TIME", "BY", "RESULT", "CHANGES"], rows);
-    text.lines().fold(String::new(), |mut cut, row| {
-        line(&mut cut, row);
-        cut
+    text.lines().fold(String::new(), |mut clean, row| {
+        line(&mut clean, row);
+        clean
     })
 }
 
@@ -310,14 +311,31 @@ fn short(text: &str) -> String {
     text.chars().take(ROOM - 1).chain(['…']).collect()
 }
 
-/// One line, no longer than the terminal; control characters do not reach that.
+/// One line; control characters do not reach the terminal.
 pub(super) fn line(text: &mut String, row: &str) {
-    let clean = row.chars().map(|letter| if letter.is_control() { ' ' } else { letter });
-    match row.chars().count() > COLUMNS {
-        true => text.extend(clean.take(COLUMNS - 1).chain(['…'])),
-        false => text.extend(clean),
-    }
+    text.extend(row.chars().map(|letter| if letter.is_control() { ' ' } else { letter }));
     text.push('\n');
+}
+
+/// Prints lines: to a terminal no longer than its width, to a pipe or a file whole.
+pub(super) fn print_lines(text: &str) {
+    match std::io::stdout().is_terminal() {
+        true => print!("{}", fitted(text)),
+        false => print!("{text}"),
+    }
+}
+
+/// Cuts lines to the width of a terminal.
+fn fitted(text: &str) -> String {
+    let mut fitted = String::with_capacity(text.len());
+    for row in text.lines() {
+        match row.chars().count() > COLUMNS {
+            true => fitted.extend(row.chars().take(COLUMNS - 1).chain(['…'])),
+            false => fitted.push_str(row),
+        }
+        fitted.push('\n');
+    }
+    fitted
 }
 
 /// A sentence in as many lines as it takes.
@@ -389,8 +407,8 @@ mod tests {
         let expected = "VERSION  TIME                 BY             RESULT       CHANGES\n\
             12       2026-11-23 14:55:01  dashboard [2J  quarantined  +1 ~2 ~routes/1 +rou…\n\
             1        2026-11-23 14:00:00  -              in force     the history begins, …\n";
-        assert_eq!(text, expected);
-        assert!(text.lines().all(|line| line.chars().count() < 80), "{text}");
+        assert_eq!(fitted(&text), expected);
+        assert!(text.contains("+1 ~2 ~routes/1 +routes/"), "{text}");
     }
 
     #[test]
@@ -402,7 +420,7 @@ mod tests {
         });
         let expected = "upstreams/u: created\nroutes/2: changed\nroutes/1: deleted\n\
             settings/listeners: left, is in the gateway's configuration file: change it th…\n";
-        assert_eq!(rolled_back(&found, false), expected);
+        assert_eq!(fitted(&rolled_back(&found, false)), expected);
         let earlier = json!({"objects": 2, "keys": ["routes/1"], "left": {"settings": [], "expired": []}});
         assert_eq!(rolled_back(&earlier, true), "routes/1: would be brought back\nand 1 more\n");
         let nothing = json!({"objects": 0, "keys": [], "left": {"settings": [], "expired": []}});
