@@ -3,7 +3,7 @@
 mod conditions;
 mod target;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
@@ -154,26 +154,33 @@ fn certificate(at: usize, certificate: &Certificate) -> Value {
 
 /// Numbers the decisions: the first one has the highest priority.
 fn routes(decisions: &[Decision], names: &[(u16, String)]) -> Vec<Value> {
-    let mut ids = HashSet::new();
+    let mut ids = Ids::default();
     let count = decisions.len();
     let numbered = decisions.iter().enumerate();
-    numbered
-        .map(|(at, decision)| route(decision, count - at, unique(&decision.name, &mut ids), names))
-        .collect()
+    numbered.map(|(at, decision)| route(decision, count - at, ids.unique(&decision.name), names)).collect()
 }
 
-/// An id that no route before has.
-fn unique(name: &str, ids: &mut HashSet<String>) -> String {
-    let first = id(name);
-    let mut free = first.clone();
-    let mut number = 2;
-    while !ids.insert(free.clone()) {
-        let suffix = format!("-{number}");
-        let start: String = first.chars().take(MOST_ID - suffix.len()).collect();
-        free = format!("{start}{suffix}");
-        number += 1;
+/// Ids of routes, with the number that the next one of the same name gets.
+#[derive(Default)]
+struct Ids {
+    taken: HashSet<String>,
+    next: HashMap<String, usize>,
+}
+
+impl Ids {
+    /// Returns an id that no route before has.
+    fn unique(&mut self, name: &str) -> String {
+        let first = id(name);
+        let mut free = first.clone();
+        while !self.taken.insert(free.clone()) {
+            let number = self.next.entry(first.clone()).or_insert(2);
+            let suffix = format!("-{number}");
+            *number += 1;
+            let start: String = first.chars().take(MOST_ID - suffix.len()).collect();
+            free = format!("{start}{suffix}");
+        }
+        free
     }
-    free
 }
 
 fn route(decision: &Decision, priority: usize, id: String, names: &[(u16, String)]) -> Value {
@@ -204,12 +211,14 @@ mod tests {
     fn ids_are_valid_and_unique() {
         assert_eq!(id("/a b//c"), "a-b-c");
         assert_eq!(id("/"), "root");
-        let mut ids = HashSet::new();
-        assert_eq!(unique("/a", &mut ids), "a");
-        assert_eq!(unique("a", &mut ids), "a-2");
+        let mut ids = Ids::default();
+        assert_eq!(ids.unique("/a"), "a");
+        assert_eq!(ids.unique("a"), "a-2");
+        assert_eq!(ids.unique("a-2"), "a-2-2");
+        assert_eq!(ids.unique("a"), "a-3");
         let long = "x".repeat(100);
-        assert_eq!(unique(&long, &mut ids).len(), 64);
-        assert_eq!(unique(&long, &mut ids).len(), 64);
+        assert_eq!(ids.unique(&long).len(), 64);
+        assert_eq!(ids.unique(&long).len(), 64);
     }
 
     #[test]

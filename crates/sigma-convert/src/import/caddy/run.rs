@@ -281,6 +281,9 @@ impl<'a> Runner<'a> {
         if item.condition == Condition::Any(Vec::new()) {
             return (Some(branch.close("a matcher that cannot be converted")), None);
         }
+        if item.condition == Condition::Always {
+            return (Some(branch), None);
+        }
         let kept = branch.clone();
         branch.split(&item.condition).unwrap_or_else(|reason| {
             self.remarks.closed(item.place(), format!("{reason} The route is closed."));

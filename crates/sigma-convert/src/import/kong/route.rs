@@ -10,6 +10,9 @@ use super::super::report::Verdict;
 use super::plugins::Plugins;
 use super::{Translation, is_set, list, number};
 
+/// Most pairs of a path and a host of one route: each path becomes a route with all hosts.
+const MOST_PAIRS: usize = 500_000;
+
 /// A service as its routes need it.
 struct Service {
     upstream: String,
@@ -223,6 +226,19 @@ impl Translation<'_, '_> {
             paths.push("/".to_owned());
         }
         let has_paths = is_set(node.get("paths"));
+        if paths.len().saturating_mul(node.texts_of("hosts").len()) > MOST_PAIRS {
+            let text = format!(
+                "The route has more than {MOST_PAIRS} pairs of a path and a host: split it. It is closed."
+            );
+            self.tell_guard(node.place, text);
+            let target = Target::Closed("too many paths and hosts".to_owned());
+            let mut decision = Decision::new(node.place, name, target);
+            let rank = self.conditions(node, &mut decision);
+            decision.paths =
+                paths.iter().filter(|path| !path.starts_with('~')).cloned().map(Path::Prefix).collect();
+            candidates.push(Candidate { decision, rank: (rank.0 + 1, rank.1, rank.2, false, 0, usize::MAX) });
+            return;
+        }
         for path in &paths {
             let mut decision =
                 Decision::new(node.place, name.clone(), Target::Closed("no service".to_owned()));

@@ -70,3 +70,22 @@ fn the_example_of_the_page() {
     let consumers = import.document["consumers"].as_array().expect("consumers");
     assert!(consumers.iter().any(|consumer| consumer["plugins"]["key-auth"]["key"] == "a-key-of-the-shop"));
 }
+
+#[test]
+fn a_route_with_too_many_pairs_is_closed() {
+    let list = |letter: char| {
+        (0..800).map(|at| format!("{letter}{at}")).collect::<Vec<_>>().join(if letter == 'h' {
+            ","
+        } else {
+            ",/"
+        })
+    };
+    let text = format!(
+        "_format_version: '3.0'\nservices:\n- name: s\n  url: http://a\n  routes:\n  - paths: [/{}]\n    hosts: [{}]\n",
+        list('p'),
+        list('h')
+    );
+    let import = converted(&text);
+    assert!(import.report.has_open_guards());
+    assert_eq!(import.document["routes"].as_array().map(Vec::len), Some(1));
+}

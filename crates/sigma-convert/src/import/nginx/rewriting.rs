@@ -1,6 +1,5 @@
 //! The rewrite module: follows `set`, `if`, `rewrite`, `return` and `break`, and searches for locations.
 
-use std::collections::VecDeque;
 use std::rc::Rc;
 
 use serde_json::{Value, json};
@@ -30,12 +29,34 @@ pub(super) enum Phase {
     Location,
 }
 
-/// The directives that are left, with the level that counts after them.
+/// A directive with its level.
+type Instruction<'a> = (&'a Directive, Rc<Level<'a>>);
+
+/// The directives that are left, with the level that counts after them. A copy is cheap: there is one for each branch.
 #[derive(Clone)]
 pub(super) struct Program<'a> {
-    left: VecDeque<(&'a Directive, Rc<Level<'a>>)>,
+    /// The directives of blocks that were entered, the next one last.
+    entered: Vec<Instruction<'a>>,
+    /// The directives of the level, of which the first `at` are done.
+    all: Rc<Vec<Instruction<'a>>>,
+    at: usize,
     level: Rc<Level<'a>>,
     phase: Phase,
+}
+
+impl<'a> Program<'a> {
+    fn next(&mut self) -> Option<Instruction<'a>> {
+        self.entered.pop().or_else(|| {
+            let found = self.all.get(self.at).cloned();
+            self.at += 1;
+            found
+        })
+    }
+
+    fn clear(&mut self) {
+        self.entered.clear();
+        self.at = self.all.len();
+    }
 }
 
 /// A condition of `if`.
@@ -53,9 +74,10 @@ enum Condition {
 impl<'a> Converter<'a> {
     /// Follows the rewrite directives of a level, then its phase.
     pub(super) fn follow(&mut self, level: &Rc<Level<'a>>, state: State<'a>, phase: Phase) {
-        let left =
+        let all: Vec<Instruction<'a>> =
             level.own_all(REWRITES).into_iter().map(|directive| (directive, Rc::clone(level))).collect();
-        self.run(Program { left, level: Rc::clone(level), phase }, state);
+        let all = Rc::new(all);
+        self.run(Program { entered: Vec::new(), all, at: 0, level: Rc::clone(level), phase }, state);
     }
 
     pub(super) fn run(&mut self, mut program: Program<'a>, mut state: State<'a>) {
@@ -63,7 +85,7 @@ impl<'a> Converter<'a> {
             self.is_too_large = true;
             return;
         }
-        while let Some((directive, level)) = program.left.pop_front() {
+        while let Some((directive, level)) = program.next() {
             match directive.name.as_str() {
                 "set" => self.set(directive, &level, &mut state),
                 "break" => break,
@@ -71,11 +93,11 @@ impl<'a> Converter<'a> {
                 "rewrite" => match self.rewrite(directive, &level, &mut state, &program) {
                     Step::Next => {}
                     Step::Stop => {
-                        program.left.clear();
+                        program.clear();
                         state.is_moved = false;
                     }
                     Step::Search => {
-                        program.left.clear();
+                        program.clear();
                         state.is_moved = true;
                     }
                     Step::Over => return,
@@ -146,7 +168,7 @@ impl<'a> Converter<'a> {
                     Step::Over => return if is_always { Step::Over } else { Step::Next },
                     step => {
                         inner.is_moved = matches!(step, Step::Search);
-                        rest.left.clear();
+                        rest.clear();
                     }
                 }
                 self.run(rest, inner);
@@ -313,9 +335,8 @@ impl<'a> Converter<'a> {
     ) -> Option<Program<'a>> {
         let inner_level = Level::of(directive.children(), Some(level), true);
         let mut inner = program.clone();
-        for (at, child) in inner_level.own_all(REWRITES).into_iter().enumerate() {
-            inner.left.insert(at, (child, Rc::clone(&inner_level)));
-        }
+        let children = inner_level.own_all(REWRITES).into_iter().rev();
+        inner.entered.extend(children.map(|child| (child, Rc::clone(&inner_level))));
         if directive.children().iter().any(|child| !REWRITES.contains(&child.name.as_str())) {
             inner.level = Rc::clone(&inner_level);
         }

@@ -1,5 +1,6 @@
 //! The search for the location of a request.
 
+use std::collections::HashSet;
 use std::rc::Rc;
 
 use serde_json::{Value, json};
@@ -47,17 +48,19 @@ impl<'a> Converter<'a> {
     /// A proxied location `/a/` redirects `/a`, before regular expressions are tried.
     fn slash_redirects(&mut self, state: &State<'a>) {
         let server = Rc::clone(&state.server);
-        let is_exact = |path: &str| {
-            server
-                .entries
-                .iter()
-                .any(|entry| matches!(&entry.kind, Kind::Exact(text) | Kind::Prefix(text) if text == path))
-        };
+        let known: HashSet<&str> = server
+            .entries
+            .iter()
+            .filter_map(|entry| match &entry.kind {
+                Kind::Exact(text) | Kind::Prefix(text) => Some(text.as_str()),
+                Kind::Regex(_) | Kind::Unknown(..) => None,
+            })
+            .collect();
         for entry in &server.entries {
             let Kind::Prefix(text) = &entry.kind else { continue };
             let path = text.trim_end_matches('/');
             let is_proxied = !entry.level.own_all(PASSES).is_empty();
-            if !text.ends_with('/') || path.is_empty() || !is_proxied || is_exact(path) {
+            if !text.ends_with('/') || path.is_empty() || !is_proxied || known.contains(path) {
                 continue;
             }
             let mut inner = state.clone();

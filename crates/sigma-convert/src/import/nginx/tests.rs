@@ -143,6 +143,18 @@ fn ten_thousand_lines_are_converted() {
 }
 
 #[test]
+fn the_time_for_a_list_of_rewrites_grows_with_its_length_alone() {
+    let list = |form: fn(usize) -> String| (0..2000).map(form).collect::<String>();
+    for lines in [
+        list(|number| format!("rewrite ^/old{number}$ /new{number} permanent;\n")),
+        list(|number| format!("if ($arg_a = {number}) {{ return 404; }}\n")),
+    ] {
+        let text = format!("http {{ server {{ listen 80; {lines} location / {{ return 200 x; }} }} }}");
+        assert!(document(&text)["routes"].as_array().is_some_and(|routes| routes.len() > 2000));
+    }
+}
+
+#[test]
 fn broken_files_are_refused_or_converted() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus/nginx");
     for entry in std::fs::read_dir(folder).expect("the corpus").flatten() {
