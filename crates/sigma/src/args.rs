@@ -137,7 +137,7 @@ pub(crate) struct ImportFiles {
 It compares the status, Location, the attributes of cookies, the body of 2xx responses, and all fields except those that frame the message."
 )]
 pub(crate) struct Compare {
-    /// The original: http://HOST:PORT, or PORT=http://HOST:PORT for the probes of one listener
+    /// The original: http://HOST:PORT, https://HOST:PORT, or PORT=URL for the probes of one listener
     #[arg(long, value_name = "URL", required = true)]
     pub(crate) left: Vec<String>,
     /// The other server, in the same form
@@ -149,6 +149,12 @@ pub(crate) struct Compare {
     /// A header field whose differences are ignored, such as x-served-by
     #[arg(long, value_name = "FIELD")]
     pub(crate) allow: Vec<String>,
+    /// Certificates of authorities for https, a PEM file [default: the system's]
+    #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
+    pub(crate) cacert: Option<PathBuf>,
+    /// Accept any certificate
+    #[arg(long)]
+    pub(crate) insecure: bool,
     /// Timeout of each request, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 10_000)]
     pub(crate) timeout_ms: u64,

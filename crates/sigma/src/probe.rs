@@ -1,15 +1,19 @@
 //! `sigma probe`: sends the same requests to two servers and compares the responses.
 
-use std::io::{Read as _, Write as _};
-use std::net::{TcpStream, ToSocketAddrs as _};
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::path::Path;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
 use sigma_convert::import::probe::compare::{Difference, differences};
 use sigma_convert::import::probe::response::{MOST_BYTES, Response};
 use sigma_convert::import::probe::{self, Probe};
+use sigma_net::Stream;
+use sigma_net::tls::{Authorities, ClientSettings, ClientTls, Trust, is_server_name};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::runtime::Runtime;
 
 use crate::args::{Compare, ReportForm};
 use crate::output::printed;
@@ -25,6 +29,15 @@ struct Server {
     /// Port of the probes that this server gets; 0 for all others.
     port: u16,
     authority: String,
+    /// Whether it speaks TLS.
+    is_tls: bool,
+}
+
+/// The means of a comparison.
+struct Asker {
+    runtime: Runtime,
+    tls: Option<ClientTls>,
+    timeout: Duration,
 }
 
 /// A probe with what differs.
@@ -43,11 +56,16 @@ pub(crate) fn execute(args: &Compare) -> Result<ExitCode> {
     let text = std::fs::read_to_string(&args.file).with_context(|| format!("cannot read {name}"))?;
     let probes = probe::read(&text).map_err(|reason| anyhow!("{name}: {reason}"))?;
     let (left, right) = (servers(&args.left)?, servers(&args.right)?);
-    let timeout = Duration::from_millis(args.timeout_ms.max(1));
+    let is_encrypted = left.iter().chain(&right).any(|server| server.is_tls);
+    let asker = Asker {
+        runtime: tokio::runtime::Builder::new_current_thread().enable_all().build()?,
+        tls: is_encrypted.then(|| client_tls(args.cacert.as_deref(), args.insecure)).transpose()?,
+        timeout: Duration::from_millis(args.timeout_ms.max(1)),
+    };
     let mut outcomes = Vec::with_capacity(probes.len());
     for probe in &probes {
         let (one, two) = (of(&left, probe), of(&right, probe));
-        let answers = (ask(probe, one, timeout)?, ask(probe, two, timeout)?);
+        let answers = (asker.ask(probe, one)?, asker.ask(probe, two)?);
         let mut found = differences(probe, &answers.0, &answers.1, [&one.authority, &two.authority]);
         found.retain(|it| !args.allow.iter().any(|allowed| allowed.eq_ignore_ascii_case(&it.field)));
         outcomes.push(Outcome { probe, differences: found });
@@ -61,7 +79,22 @@ pub(crate) fn execute(args: &Compare) -> Result<ExitCode> {
     Ok(if different == 0 { ExitCode::SUCCESS } else { ExitCode::from(DIFFERENT) })
 }
 
-/// Parses servers: `http://host:port`, or `PORT=http://host:port` for the probes of one listener.
+/// Returns the settings of connections over TLS.
+fn client_tls(authorities: Option<&Path>, trusts_all: bool) -> Result<ClientTls> {
+    let trust = match authorities {
+        _ if trusts_all => Trust::Anyone,
+        Some(path) => {
+            let name = path.display();
+            let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
+            Trust::Authorities(Authorities::from_pem(&text).map_err(|error| anyhow!("{name}: {error}"))?)
+        }
+        None => Trust::Authorities(Authorities::system().map_err(|error| anyhow!("{error}"))?),
+    };
+    let settings = ClientSettings { trust, alpn: vec![b"http/1.1".to_vec()], ..ClientSettings::default() };
+    ClientTls::new(settings).map_err(|error| anyhow!("{error}"))
+}
+
+/// Parses servers: `http://host:port` or `https://host:port`, with `PORT=` before it for the probes of one listener.
 fn servers(texts: &[String]) -> Result<Vec<Server>> {
     let mut servers = Vec::new();
     for text in texts {
@@ -69,14 +102,17 @@ fn servers(texts: &[String]) -> Result<Vec<Server>> {
             Some((port, url)) => (port.parse().with_context(|| format!("`{port}` is not a port"))?, url),
             None => (0, text.as_str()),
         };
-        let authority = url.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
+        let is_tls = url.starts_with("https://");
+        let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+        let authority = rest.map(|rest| rest.trim_end_matches('/'));
         let authority = authority.filter(|rest| !rest.is_empty() && !rest.contains('/'));
         let Some(authority) = authority else {
-            bail!("`{url}` is not http://HOST:PORT; name a listener without TLS");
+            bail!("`{url}` is not a URL such as http://HOST:PORT or https://HOST:PORT; remove its path");
         };
         let is_short = authority.rsplit(':').next().is_none_or(|port| port.parse::<u16>().is_err());
-        let authority = if is_short { format!("{authority}:80") } else { authority.to_owned() };
-        servers.push(Server { port, authority });
+        let default = if is_tls { 443 } else { 80 };
+        let authority = if is_short { format!("{authority}:{default}") } else { authority.to_owned() };
+        servers.push(Server { port, authority, is_tls });
     }
     Ok(servers)
 }
@@ -89,32 +125,50 @@ fn of<'a>(servers: &'a [Server], probe: &Probe) -> &'a Server {
     own.or(any).unwrap_or(&servers[0])
 }
 
-/// Sends a probe and reads the response.
-fn ask(probe: &Probe, server: &Server, timeout: Duration) -> Result<Response> {
-    let authority = &server.authority;
-    let address = authority.to_socket_addrs().with_context(|| format!("cannot resolve {authority}"))?.next();
-    let address = address.with_context(|| format!("cannot resolve {authority}: no address"))?;
-    let end = Instant::now() + timeout;
-    let mut stream = TcpStream::connect_timeout(&address, timeout)
-        .with_context(|| format!("cannot connect to {authority}"))?;
-    stream.set_write_timeout(Some(timeout))?;
-    // A server may refuse before it has read all: its response counts.
-    let _ = stream.write_all(&probe::request(probe, authority));
-    let is_head = probe.method == "HEAD";
-    let mut bytes = Vec::new();
-    let mut buffer = [0_u8; 16 << 10];
-    while bytes.len() < MOST_BYTES && !Response::is_whole(&bytes, is_head) {
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            break;
-        }
-        stream.set_read_timeout(Some(left))?;
-        match stream.read(&mut buffer) {
-            Ok(0) | Err(_) => break,
-            Ok(count) => bytes.extend_from_slice(&buffer[..count]),
-        }
+impl Asker {
+    /// Sends a probe and reads the response.
+    fn ask(&self, probe: &Probe, server: &Server) -> Result<Response> {
+        let authority = &server.authority;
+        let address =
+            authority.to_socket_addrs().with_context(|| format!("cannot resolve {authority}"))?.next();
+        let address = address.with_context(|| format!("cannot resolve {authority}: no address"))?;
+        let is_head = probe.method == "HEAD";
+        let mut bytes = Vec::new();
+        self.runtime.block_on(async {
+            let end = tokio::time::Instant::now() + self.timeout;
+            let opening = tokio::time::timeout_at(end, self.open(probe, server, address));
+            let mut stream = opening.await.map_err(|_| anyhow!("{authority} does not respond in time"))??;
+            let exchange = async {
+                // A server may refuse before it has read all: its response counts.
+                let _ = stream.write_all(&probe::request(probe, authority)).await;
+                let _ = stream.flush().await;
+                let mut buffer = [0_u8; 16 << 10];
+                while bytes.len() < MOST_BYTES && !Response::is_whole(&bytes, is_head) {
+                    match stream.read(&mut buffer).await {
+                        Ok(0) | Err(_) => break,
+                        Ok(count) => bytes.extend_from_slice(&buffer[..count]),
+                    }
+                }
+            };
+            let _ = tokio::time::timeout_at(end, exchange).await;
+            anyhow::Ok(())
+        })?;
+        Ok(Response::parse(&bytes, is_head))
     }
-    Ok(Response::parse(&bytes, is_head))
+
+    /// Connects to a server. Over TLS, the name is the host of the probe, or of the server where that is no name.
+    async fn open(&self, probe: &Probe, server: &Server, address: SocketAddr) -> Result<Stream> {
+        let authority = &server.authority;
+        let stream = Stream::connect_tcp(address).await;
+        let stream = stream.with_context(|| format!("cannot connect to {authority}"))?;
+        let Some(tls) = self.tls.as_ref().filter(|_| server.is_tls) else { return Ok(stream) };
+        let own = authority.rsplit_once(':').map_or(authority.as_str(), |(host, _)| host);
+        let asked = probe.host.rsplit_once(':').map_or(probe.host.as_str(), |(host, _)| host);
+        let name = if is_server_name(asked) { asked } else { own.trim_matches(['[', ']']) };
+        tls.shake(stream, name).await.map_err(|error| {
+            anyhow!("the TLS handshake with {authority} for `{name}` fails: {error}; --cacert FILE names its authority, --insecure accepts any certificate")
+        })
+    }
 }
 
 fn as_json(outcomes: &[Outcome<'_>]) -> Value {
@@ -151,6 +205,7 @@ fn as_text(outcomes: &[Outcome<'_>]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
     use std::net::TcpListener;
     use std::thread;
 
@@ -176,14 +231,15 @@ mod tests {
         let two = server("HTTP/1.1 200 OK\r\nX-B: 1\r\nContent-Length: 1\r\n\r\na");
         let probe = Probe { port: 80, ..Probe::get("n", "a.test", "/") };
         let list = servers(&[format!("80={two}"), one]).expect("servers");
-        let timeout = Duration::from_secs(10);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let asker = Asker { runtime, tls: None, timeout: Duration::from_secs(10) };
         let other = Probe { port: 81, ..probe.clone() };
-        let left = ask(&probe, of(&list, &probe), timeout).expect("a response");
-        let right = ask(&other, of(&list, &other), timeout).expect("a response");
+        let left = asker.ask(&probe, of(&list, &probe)).expect("a response");
+        let right = asker.ask(&other, of(&list, &other)).expect("a response");
         let found = differences(&probe, &left, &right, ["a:1", "b:2"]);
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!(found[0].field, "x-b");
-        for url in ["https://a", "http://", "http://a/b", "x=http://a"] {
+        for url in ["ftp://a", "http://", "https://a/b", "x=http://a"] {
             assert!(servers(&[url.to_owned()]).is_err(), "{url}");
         }
     }

@@ -305,7 +305,9 @@ impl Source {
         for problem in problems.iter_mut().filter(|problem| problem.code == "foreign_format") {
             // The command as it can be typed.
             let file = self.path.display().to_string();
-            problem.hint = problem.hint.take().map(|hint| hint.replace(" FILE ", &format!(" {file} ")));
+            let output = if self.path.ends_with("sigma.yaml") { "gateway.yaml" } else { "sigma.yaml" };
+            let command = format!(" {file} -o {output}`");
+            problem.hint = problem.hint.take().map(|hint| hint.replace(" FILE -o sigma.yaml`", &command));
         }
         LoadError::Invalid { path: self.path.clone(), problems }
     }

@@ -54,6 +54,24 @@ fn references_of_routes_are_followed() {
     await_answerer(&gateway, "/x", "a");
 }
 
+/// Variables of the settings, and those that a route sets, are values in resources of a store.
+#[test]
+fn resources_of_a_store_use_variables() {
+    let variables = "variables:\n  kind: { map: $arg_k, exact: { a: one }, default: none }\n";
+    let gateway = start(&format!("{EMBEDDED}{variables}"));
+    let admin = admin(&gateway);
+    let respond = json!({"respond": {"status": 200, "text": "$var_kind $var_mine"}});
+    let chosen = json!({"uri": "/x", "set": {"mine": "$arg_z"}, "vars": [["var_kind", "==", "one"]], "plugins": respond});
+    admin.put("routes/1", &chosen).unwrap();
+    let body = |target: &str| {
+        let mut client = gateway.connect().unwrap();
+        let answer = client.ask(format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n")).unwrap();
+        (answer.status(), answer.text())
+    };
+    assert!(until(PATIENCE, || body("/x?k=a&z=7") == (200, "one 7".to_owned())));
+    assert_eq!(body("/x?k=b").0, 404);
+}
+
 #[test]
 fn callers_without_a_key_are_refused() {
     let origin = Origin::echo("a").unwrap();

@@ -182,3 +182,41 @@ fn documents_are_fetched() {
     assert!(until(PATIENCE, || status("/two") == 200), "{}", gateway.stderr());
     assert_eq!(status("/one"), 400);
 }
+
+#[test]
+fn probes_compare_servers_over_tls() {
+    let authority = crate::tls::Authority::new("probes");
+    let issued = authority.issue("shop.test");
+    let config = |text: &str| {
+        serde_json::json!({
+            "listeners": [{ "address": "{listen}", "tls": { "certificates": [{ "cert": "shop.crt", "key": "shop.key" }] } }],
+            "routes": [{ "id": "all", "uri": "/*", "plugins": { "respond": { "status": 200, "text": text } } }],
+        })
+        .to_string()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in [("shop.crt", &issued.cert), ("shop.key", &issued.key), ("ca.pem", &authority.pem)] {
+        std::fs::write(folder.path().join(name), text).unwrap();
+    }
+    let within = |text: &str| {
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        config(text).replace("shop.crt", &path("shop.crt")).replace("shop.key", &path("shop.key"))
+    };
+    let (left, right) =
+        (Gateway::start(SIGMA, &within("one")).unwrap(), Gateway::start(SIGMA, &within("two")).unwrap());
+    let probes = r#"{"probes": [{"name": "start", "method": "GET", "host": "shop.test", "target": "/", "port": 443}]}"#;
+    std::fs::write(folder.path().join("probes.json"), probes).unwrap();
+    let url = |gateway: &Gateway| format!("https://{}", gateway.address());
+    let (left, right) = (url(&left), url(&right));
+    let probe = |right: &str, more: &[&str]| {
+        let args = ["probe", "--left", &left, "--right", right, "-f", "probes.json"];
+        sigma(folder.path(), &[&args, more].concat())
+    };
+    let same = probe(&left, &["--cacert", "ca.pem"]);
+    assert_eq!(text(&same.stdout), "1 probes, 0 different\n", "{}", text(&same.stderr));
+    let other = probe(&right, &["--insecure"]);
+    assert_eq!(other.status.code(), Some(1));
+    assert!(text(&other.stdout).contains("body: left `one`, right `two`"), "{}", text(&other.stdout));
+    let refused = probe(&left, &[]);
+    assert!(text(&refused.stderr).contains("--cacert FILE"), "{}", text(&refused.stderr));
+}
