@@ -1,5 +1,7 @@
 //! The conditions of a decision in the syntax of routes.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
 
 use super::super::decision::{Decision, Host, Path};
@@ -8,6 +10,7 @@ use super::super::decision::{Decision, Host, Path};
 pub(super) fn insert(route: &mut Map<String, Value>, decision: &Decision, names: &[(u16, String)]) {
     let mut vars = decision.conditions.clone();
     let (paths, condition) = paths(&decision.paths);
+    let paths = distinct(paths);
     match paths.as_slice() {
         [path] => route.insert("uri".to_owned(), path.clone().into()),
         paths => route.insert("uris".to_owned(), json!(paths)),
@@ -15,16 +18,22 @@ pub(super) fn insert(route: &mut Map<String, Value>, decision: &Decision, names:
     vars.extend(condition);
     let (hosts, condition) = hosts(&decision.hosts);
     if !hosts.is_empty() {
-        route.insert("hosts".to_owned(), json!(hosts));
+        route.insert("hosts".to_owned(), json!(distinct(hosts)));
     }
     vars.extend(condition);
     if !decision.methods.is_empty() {
-        route.insert("methods".to_owned(), json!(decision.methods));
+        route.insert("methods".to_owned(), json!(distinct(decision.methods.clone())));
     }
     insert_listeners(route, &decision.ports, names);
     if !vars.is_empty() {
         route.insert("vars".to_owned(), Value::Array(vars));
     }
+}
+
+/// Returns a list without items that it has already: two conditions may name one thing.
+fn distinct(list: Vec<String>) -> Vec<String> {
+    let mut known = HashSet::new();
+    list.into_iter().filter(|item| known.insert(item.clone())).collect()
 }
 
 /// Inserts the names of listeners, unless all of them are meant.
@@ -124,6 +133,20 @@ fn any_of(mut conditions: Vec<Value>) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn equal_items_are_written_once() {
+        let mut decision = Decision::new(
+            super::super::super::source::SourceLine::default(),
+            "a",
+            super::super::super::decision::Target::Drop,
+        );
+        decision.hosts = vec![Host::Exact("a.test".to_owned()), Host::Exact("a.test".to_owned())];
+        decision.paths = vec![Path::Prefix("/a".to_owned()), Path::Prefix("/a".to_owned())];
+        let mut route = Map::new();
+        insert(&mut route, &decision, &[]);
+        assert_eq!((&route["hosts"], &route["uri"]), (&json!(["a.test"]), &json!("/a*")));
+    }
 
     #[test]
     fn mixed_patterns_become_one_condition() {
