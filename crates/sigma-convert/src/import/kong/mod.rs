@@ -104,9 +104,11 @@ impl Translation<'_, '_> {
         for node in certificates {
             self.certificate(node);
         }
+        let plugins = list(roots, "plugins");
         for node in list(roots, "consumers") {
-            self.consumer(node);
+            self.consumer(node, &plugins);
         }
+        self.groups(roots, &plugins);
         let global = self.plugins_of(
             &list(roots, "plugins")
                 .into_iter()
@@ -146,7 +148,7 @@ impl Translation<'_, '_> {
     }
 
     /// A consumer with its credentials, by the plugins that read them.
-    fn consumer(&mut self, node: &Node) {
+    fn consumer(&mut self, node: &Node, plugins: &[&Node]) {
         let name = node.text_of("username").or_else(|| node.text_of("custom_id")).unwrap_or_default();
         let id = super::build::id(&name).replace(['-', '.'], "_");
         self.plan.consumers.push(json!({"username": id, "desc": name}));
@@ -198,12 +200,37 @@ impl Translation<'_, '_> {
             // The plugin acl reads this label.
             consumer["labels"] = json!({"group": groups.join(",")});
         }
+        self.plugins_of_consumer(node, &name, &id, plugins);
+    }
+
+    /// The plugins of a consumer, its own and those at the top. A guard without a counterpart closes the consumer.
+    fn plugins_of_consumer(&mut self, node: &Node, name: &str, id: &str, plugins: &[&Node]) {
         let own = node.get("plugins").map(Node::elements).unwrap_or_default();
-        for it in own {
-            self.tell_guard(
-                it.place,
-                "Plugins of single consumers are not converted: add them to the consumer.",
-            );
+        let of_top = plugins.iter().copied().filter(|it| {
+            route::reference(it, "consumer").as_deref() == Some(name)
+                && ["service", "route", "consumer_group"].iter().all(|key| !is_set(it.get(key)))
+        });
+        let made = self.plugins_of(&own.into_iter().chain(of_top).collect::<Vec<_>>());
+        let fields = match made.closed {
+            Some(_) => json!({"respond": {"status": 503}}),
+            None if made.fields.is_empty() => return,
+            None => Value::Object(made.fields),
+        };
+        if let Some(consumer) = self.plan.consumers.iter_mut().find(|it| it["username"] == id) {
+            consumer["plugins"] = fields;
+        }
+    }
+
+    /// Groups of consumers with plugins, which guard in most files.
+    fn groups(&mut self, roots: &[Node], plugins: &[&Node]) {
+        let groups = list(roots, "consumer_groups").into_iter();
+        let own = groups.flat_map(|group| group.get("plugins").map(Node::elements).unwrap_or_default());
+        let of_top = plugins.iter().copied().filter(|it| {
+            is_set(it.get("consumer_group")) && ["service", "route"].iter().all(|key| !is_set(it.get(key)))
+        });
+        for plugin in own.chain(of_top).collect::<Vec<_>>() {
+            let text = "Plugins of groups are not converted: write `consumer_groups` by hand, and `group_id` of their consumers.";
+            self.tell_guard(plugin.place, text);
         }
     }
 

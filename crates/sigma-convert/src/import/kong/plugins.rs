@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::nodes::Node;
 use super::super::report::Verdict;
-use super::{Translation, number};
+use super::{Translation, is_set, number};
 
 /// The plugins of a route, service, or of all.
 #[derive(Debug, Clone, Default)]
@@ -62,6 +62,19 @@ impl Translation<'_, '_> {
             let name = node.text_of("name").unwrap_or_default();
             if node.get("enabled").and_then(Node::boolean) == Some(false) {
                 self.tell(node.place, Verdict::NoEffect, "It is switched off.");
+                continue;
+            }
+            let is_of_some = ["consumer", "consumer_group"].iter().any(|key| is_set(node.get(key)));
+            let has_place = ["service", "route"].iter().any(|key| is_set(node.get(key)));
+            if is_of_some && has_place {
+                let text = format!("`{name}` of single consumers at one place is not converted.");
+                match GUARDS.contains(&name.as_str()) {
+                    true => {
+                        self.tell_guard(node.place, format!("{text} Its routes answer 503."));
+                        plugins.closed.get_or_insert(text);
+                    }
+                    false => self.tell(node.place, Verdict::NotPossible, text),
+                }
                 continue;
             }
             let config = node.get("config").unwrap_or(&empty);

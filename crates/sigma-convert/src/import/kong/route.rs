@@ -411,7 +411,7 @@ impl Translation<'_, '_> {
 }
 
 /// The name that a member refers to: a text, or an object with `name` or `id`.
-fn reference(node: &Node, name: &str) -> Option<String> {
+pub(super) fn reference(node: &Node, name: &str) -> Option<String> {
     let node = node.get(name)?;
     node.text().or_else(|| node.text_of("name")).or_else(|| node.text_of("id"))
 }

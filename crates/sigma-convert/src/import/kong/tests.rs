@@ -89,3 +89,20 @@ fn a_route_with_too_many_pairs_is_closed() {
     assert!(import.report.has_open_guards());
     assert_eq!(import.document["routes"].as_array().map(Vec::len), Some(1));
 }
+
+#[test]
+fn plugins_of_consumers_are_theirs() {
+    let import = converted(
+        "_format_version: '3.0'\nservices:\n- name: s\n  url: http://a\n  routes:\n  - paths: [/a]\n- name: t\n  url: http://b\n  routes:\n  - paths: [/b]\n\
+         consumers:\n- username: jo\n- username: al\n  plugins: [{ name: ip-restriction, config: { allow: [10.0.0.1] } }]\n\
+         plugins:\n- { name: rate-limiting, consumer: jo, config: { minute: 5 } }\n- { name: rate-limiting, consumer: jo, service: t, config: { minute: 1 } }\n\
+         consumer_groups:\n- name: g\n  plugins: [{ name: acl }]\n",
+    );
+    let consumers = import.document["consumers"].as_array().expect("consumers");
+    assert!(consumers[0]["plugins"]["limit-count"].to_string().contains("\"count\":5"), "{consumers:?}");
+    assert_eq!(consumers[1]["plugins"]["ip-restriction"]["whitelist"], json!(["10.0.0.1"]));
+    let routes = import.document["routes"].as_array().expect("routes");
+    let closed: Vec<bool> = routes.iter().map(|route| route.get("upstream_id").is_none()).collect();
+    assert_eq!(closed, [false, true], "{routes:?}");
+    assert_eq!(import.report.remarks.iter().filter(|remark| remark.guards).count(), 2);
+}
