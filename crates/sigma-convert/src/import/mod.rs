@@ -11,6 +11,7 @@ mod caddy;
 mod damaged;
 pub mod decision;
 mod envoy;
+mod forwarding;
 mod haproxy;
 mod kong;
 mod krakend;
@@ -121,7 +122,7 @@ pub struct Import {
 /// # Errors
 /// Returns the problems if the text cannot be parsed: their pointer is the name of the file.
 pub fn import(format: Format, input: &Input<'_>) -> Result<Import, Vec<Problem>> {
-    let Translated { plan, report, probes } = match format {
+    let Translated { mut plan, mut report, probes } = match format {
         Format::Nginx => nginx::translate(input),
         Format::Spring => spring::translate(input),
         Format::Traefik => traefik::translate(input),
@@ -132,6 +133,7 @@ pub fn import(format: Format, input: &Input<'_>) -> Result<Import, Vec<Problem>>
         Format::Krakend => krakend::translate(input),
         Format::Apisix => apisix::translate(input),
     }?;
+    forwarding::trust(format, input, &mut plan, &mut report);
     let places = plan.decisions.iter().map(|decision| decision.place).collect();
     Ok(Import { document: plan.build(), report, probes, places })
 }

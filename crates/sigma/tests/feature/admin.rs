@@ -58,7 +58,7 @@ fn references_of_routes_are_followed() {
 #[test]
 fn resources_of_a_store_use_variables() {
     let variables = "variables:\n  kind: { map: $arg_k, exact: { a: one }, default: none }\n";
-    let gateway = start(&format!("{EMBEDDED}{variables}"));
+    let gateway = start(&format!("{EMBEDDED}\n{variables}"));
     let admin = admin(&gateway);
     let respond = json!({"respond": {"status": 200, "text": "$var_kind $var_mine"}});
     let chosen = json!({"uri": "/x", "set": {"mine": "$arg_z"}, "vars": [["var_kind", "==", "one"]], "plugins": respond});
