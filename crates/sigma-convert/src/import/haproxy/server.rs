@@ -496,7 +496,7 @@ fn sessions(proxy: &Proxy, made: &mut ServerFields) {
         let words = line.from(2);
         let has = |name: &str| words.iter().any(|word| word == name);
         let after = |name: &str| words.iter().position(|word| word == name).and_then(|at| words.get(at + 1));
-        if has("insert") || has("rewrite") || has("prefix") {
+        if has("insert") {
             let mut cookie =
                 json!({"name": line.word(1), "http_only": has("httponly"), "secure": has("secure")});
             if let Some(domain) = after("domain") {
@@ -511,6 +511,11 @@ fn sessions(proxy: &Proxy, made: &mut ServerFields) {
             );
         } else {
             made.fields.insert("stick_table".to_owned(), json!({"cookie": line.word(1)}));
+            if has("rewrite") || has("prefix") {
+                let text =
+                    "The cookie of the application stays as it is; each of its values keeps its server.";
+                note(made, line, text);
+            }
         }
         return;
     }

@@ -186,3 +186,21 @@ fn variables_may_be_set_under_conditions_and_after_their_use() {
     assert!(reply["functions"][0].as_str().is_some_and(|code| code.contains("return 302")), "{reply}");
     assert_eq!(reply["phase"], "access");
 }
+
+#[test]
+fn cookies_of_applications_are_not_replaced() {
+    let upstream = |mode: &str| {
+        let import = converted(&format!(
+            "frontend f\n mode http\n bind :80\n default_backend b\nbackend b\n mode http\n cookie SID {mode}\n server s 10.0.0.1:80 cookie s\n"
+        ));
+        import.document["upstreams"][0].clone()
+    };
+    assert!(upstream("insert indirect")["session_affinity"].is_object());
+    for mode in ["prefix", "rewrite"] {
+        let upstream = upstream(mode);
+        assert_eq!(
+            (upstream.get("session_affinity"), &upstream["stick_table"]["cookie"]),
+            (None, &json!("SID"))
+        );
+    }
+}
