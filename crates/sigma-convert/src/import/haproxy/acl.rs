@@ -34,7 +34,7 @@ enum Named {
 pub(super) struct Unreadable {
     pub reason: String,
     /// A condition that holds at least as often.
-    pub wider: Expr,
+    pub wider: Box<Expr>,
 }
 
 /// How patterns are compared.
@@ -83,15 +83,16 @@ impl Acls {
         let Some((first, rest)) = words.split_first() else { return Ok(Expr::True) };
         let mut unread = None;
         let found = self.alternatives(rest, variables, files, &mut unread);
-        let expr = found.map_err(|reason| Unreadable { reason, wider: Expr::True })?;
+        let expr = found.map_err(|reason| Unreadable { reason, wider: Box::new(Expr::True) })?;
         match (first.as_str(), unread) {
             ("if", None) => Ok(expr),
             ("unless", None) => Ok(expr.not()),
-            ("if", Some(reason)) => Err(Unreadable { reason, wider: expr }),
-            (_, Some(reason)) => Err(Unreadable { reason, wider: Expr::True }),
-            (other, None) => {
-                Err(Unreadable { reason: format!("`{other}` is not a condition."), wider: Expr::True })
-            }
+            ("if", Some(reason)) => Err(Unreadable { reason, wider: Box::new(expr) }),
+            (_, Some(reason)) => Err(Unreadable { reason, wider: Box::new(Expr::True) }),
+            (other, None) => Err(Unreadable {
+                reason: format!("`{other}` is not a condition."),
+                wider: Box::new(Expr::True),
+            }),
         }
     }
 

@@ -159,7 +159,7 @@ impl Translation<'_, '_> {
             }
             // A temporary redirect may lead to a login.
             (Err(unread), _) if !words.iter().any(|word| matches!(word.as_str(), "301" | "308")) => {
-                self.close_within(line, scope, unread.wider, &unread.reason);
+                self.close_within(line, scope, *unread.wider, &unread.reason);
             }
             (Err(Unreadable { reason, .. }), _) | (_, Err(reason)) => {
                 self.tell(line, Outcome::Missing, reason);
@@ -189,7 +189,7 @@ impl Translation<'_, '_> {
                 // Requests that it would take must not reach later rules.
                 let concerned = concerned(&wider);
                 self.tell(line, Outcome::Guard, format!("{reason} {concerned} are closed."));
-                return self.decide(line, scope, wider, Target::Closed(reason));
+                return self.decide(line, scope, *wider, Target::Closed(reason));
             }
         };
         if name.contains("%[") {

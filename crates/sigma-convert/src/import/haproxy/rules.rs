@@ -139,7 +139,7 @@ impl Translation<'_, '_> {
     ) {
         let expr = match expr {
             Ok(expr) => expr,
-            Err(Unreadable { reason, wider }) => return self.close_within(line, scope, wider, &reason),
+            Err(Unreadable { reason, wider }) => return self.close_within(line, scope, *wider, &reason),
         };
         if expr.has(|subject| matches!(subject, Subject::Credentials(_))) {
             return self.login(line, name, words, expr, scope);
