@@ -1,4 +1,5 @@
-//! Trust in forwarding fields: sources that read them take the word of every peer.
+//! Trust in forwarding fields: sources that read them take the word of every peer. Converted files take the word of peers
+//! in private networks, where proxies are.
 
 use serde_json::{Value, json};
 
@@ -11,16 +12,21 @@ use super::source::{Input, SourceLine};
 /// Variables of the fields that the gateway replaces for peers without trust.
 const VARIABLES: [&str; 3] = ["http_x_forwarded_proto", "http_x_forwarded_host", "http_x_forwarded_port"];
 
-/// Lets all peers set forwarding fields where the source reads them and names no proxies: behind a proxy that ends TLS,
-/// a redirect by `X-Forwarded-Proto` would have no end otherwise.
+/// Loopback and private networks (RFC 1918, RFC 4193, RFC 6598). Peers on the Internet are no proxies: trust would also
+/// lift `untrusted_fields` and `connections_per_address` for them.
+const PRIVATE: [&str; 7] =
+    ["127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "::1/128", "fc00::/7"];
+
+/// Lets peers in private networks set forwarding fields where the source reads them and names no proxies: behind a proxy
+/// that ends TLS, a redirect by `X-Forwarded-Proto` would have no end otherwise.
 pub(super) fn trust(format: Format, input: &Input<'_>, plan: &mut Plan, report: &mut Report) {
     let reads_all = matches!(format, Format::Nginx | Format::Haproxy | Format::Caddy | Format::Spring);
     if !reads_all || plan.settings.contains_key("trusted_addresses") || !is_read(plan) {
         return;
     }
-    plan.settings.insert("trusted_addresses".to_owned(), json!(["0.0.0.0/0", "::/0"]));
-    let text = "As in the original, every peer may set X-Forwarded-Proto, -Host and -Port: list your proxies in \
-        `trusted_addresses`. A request without such a field counts as one with the gateway's own value.";
+    plan.settings.insert("trusted_addresses".to_owned(), json!(PRIVATE));
+    let text = "The original reads X-Forwarded-Proto, -Host and -Port of every peer. Here only peers in private networks may \
+        set them: list your proxies in `trusted_addresses`. A request without such a field has the gateway's own value.";
     let (place, source) = place(input);
     report.add(place, source, Verdict::Differs, text);
     report.remarks.sort_by_key(|remark| remark.place);
@@ -58,7 +64,7 @@ mod tests {
             let input = Input { files: &files, access: &MemoryFiles::default() };
             import(format, &input).expect("a configuration").document["trusted_addresses"].clone()
         };
-        let all = json!(["0.0.0.0/0", "::/0"]);
+        let all = json!(PRIVATE);
         let server = |line: &str| {
             format!(
                 "http {{ {line} server {{ listen 80; if ($http_x_forwarded_proto = http) {{ return 301 https://a; }} location / {{ return 200 x; }} }} }}"
