@@ -313,20 +313,24 @@ fn one(model: &mut Model<'_>, levels: Levels<'_>, base: &Decision, scope: &Scope
         {
             request.set("Host", "$host");
         }
-        if let Some(name) = text(action, "host_rewrite_header") {
-            match matching::variable(name) {
-                Ok(variable) => {
-                    let host = model.variable_or(action.line, &format!("${variable}"), "$http_host");
-                    request.set("Host", &host);
-                }
-                Err(reason) => model.gap(action.line, format!("The host is not rewritten: {reason}.")),
-            }
-        }
+        host_of_field(model, action, &mut request);
         finish(decision, &request, &response, policy, out);
     } else {
         model.gap(route.line, "This action is not converted; its path returns 503.");
         decision.target = Target::Closed("an unknown action".to_owned());
         out.push(decision);
+    }
+}
+
+/// `host_rewrite_header`: the host from a field of the request, if it has one.
+fn host_of_field(model: &mut Model<'_>, action: &Tree, request: &mut Changes) {
+    let Some(name) = text(action, "host_rewrite_header") else { return };
+    match matching::variable(name) {
+        Ok(variable) => {
+            let host = model.variable_or(action.line, &format!("${variable}"), "$http_host");
+            request.set("Host", &host);
+        }
+        Err(reason) => model.gap(action.line, format!("The host is not rewritten: {reason}.")),
     }
 }
 

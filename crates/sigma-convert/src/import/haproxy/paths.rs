@@ -49,12 +49,7 @@ pub(super) fn rule(name: &str, words: &[String], condition: Expr, scope: &Scope)
                 return Ok(PathRule { condition, fields });
             }
             if text.contains("${args}") {
-                // The target with its query, of which group 2 is the query.
-                let by = text.replace("${args}", "${2}");
-                if by.replace("${2}", "").contains("${") {
-                    return Err("The new query has a value of the request.".to_owned());
-                }
-                fields.insert("regex_uri".to_owned(), json!(["^([^?]*)\\??(.*)$", format!("${{1}}?{by}")]));
+                fields.insert("regex_uri".to_owned(), json!(["^([^?]*)\\??(.*)$", with_old_query(&text)?]));
                 fields.insert("use_real_request_uri_unsafe".to_owned(), true.into());
                 return Ok(PathRule { condition, fields });
             }
@@ -79,6 +74,15 @@ pub(super) fn rule(name: &str, words: &[String], condition: Expr, scope: &Scope)
         other => return Err(format!("`{other}` has no counterpart.")),
     }
     Ok(PathRule { condition, fields })
+}
+
+/// A query with the old one in it, as a replacement of the target: group 1 is the path, group 2 the old query.
+fn with_old_query(text: &str) -> Result<String, String> {
+    let by = text.replace("${args}", "${2}");
+    match by.replace("${2}", "").contains("${") {
+        true => Err("The new query has a value of the request.".to_owned()),
+        false => Ok(format!("${{1}}?{by}")),
+    }
 }
 
 /// A regular expression on a path as one on a target, whose match is the whole path. With `all` it includes the query.

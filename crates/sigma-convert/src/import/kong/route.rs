@@ -227,17 +227,7 @@ impl Translation<'_, '_> {
         }
         let has_paths = is_set(node.get("paths"));
         if paths.len().saturating_mul(node.texts_of("hosts").len()) > MOST_PAIRS {
-            let text = format!(
-                "The route has more than {MOST_PAIRS} pairs of a path and a host: split it. It is closed."
-            );
-            self.tell_guard(node.place, text);
-            let target = Target::Closed("too many paths and hosts".to_owned());
-            let mut decision = Decision::new(node.place, name, target);
-            let rank = self.conditions(node, &mut decision);
-            decision.paths =
-                paths.iter().filter(|path| !path.starts_with('~')).cloned().map(Path::Prefix).collect();
-            candidates.push(Candidate { decision, rank: (rank.0 + 1, rank.1, rank.2, false, 0, usize::MAX) });
-            return;
+            return candidates.push(self.too_wide(node, name, paths));
         }
         for path in &paths {
             let mut decision =
@@ -270,6 +260,19 @@ impl Translation<'_, '_> {
             let rank = (rank.0, rank.1, rank.2, regex, if regex { priority } else { 0 }, length);
             candidates.push(Candidate { decision, rank });
         }
+    }
+
+    /// A closed route in the place of one with too many pairs of a path and a host.
+    fn too_wide(&mut self, node: &Node, name: String, paths: Vec<String>) -> Candidate {
+        let text = format!(
+            "The route has more than {MOST_PAIRS} pairs of a path and a host: split it. It is closed."
+        );
+        self.tell_guard(node.place, text);
+        let mut decision =
+            Decision::new(node.place, name, Target::Closed("too many paths and hosts".to_owned()));
+        let rank = self.conditions(node, &mut decision);
+        decision.paths = paths.into_iter().filter(|path| !path.starts_with('~')).map(Path::Prefix).collect();
+        Candidate { decision, rank: (rank.0 + 1, rank.1, rank.2, false, 0, usize::MAX) }
     }
 
     /// Hosts, methods, fields and the like; returns the number of kinds, of fields, and whether all hosts are plain.
