@@ -39,7 +39,7 @@ fn gateway(issued: &Issued, origin: &Origin) -> Gateway {
         "access_log": { "path": "stdout", "format": "$server_protocol $request_uri $status", "flush_ms": 1 },
         "routes": [{ "id": "all", "uri": "/*", "upstream": { "nodes": { format!("127.0.0.1:{}", origin.port()): 1 } } }],
     });
-    Gateway::start_for_datagrams(SIGMA, &config.to_string()).unwrap()
+    Gateway::start(SIGMA, &config.to_string()).unwrap()
 }
 
 fn page() -> Origin {
