@@ -301,7 +301,6 @@ fn the_history_is_read_and_gone_back_in_from_a_shell() {
         for word in words {
             assert!(text.contains(word), "{args:?}: {text}");
         }
-        assert!(text.lines().all(|line| line.chars().count() < 80), "{text}");
     };
     check(&["history"], 0, &["VERSION", "~1 ~routes/1", "+1 +routes/1"]);
     check(&["history", "--object", "routes/1", "--limit", "1"], 0, &["~1 ~routes/1"]);
