@@ -182,6 +182,7 @@ fn to_node(text: &mut String, request: &Value) {
 mod tests {
     use serde_json::json;
 
+    use super::super::history::fitted;
     use super::*;
 
     #[test]
@@ -217,7 +218,7 @@ mod tests {
             \x20 127.0.0.1:80 weight 1, unchecked\n\
             \x20 127.0.0.2:80 weight 0, unhealthy, drain: a b\n\
             to the node: GET /a\n  Host: a.com\n  may be changed by key-auth\n";
-        assert_eq!(table_of(&found), expected);
+        assert_eq!(fitted(&table_of(&found)), expected);
         assert!(expected.lines().all(|line| line.chars().count() < 80));
         let none =
             json!({"routes": [], "other_routes": 0, "refused": "404: no route", "plugins": [], "phases": {}});

@@ -326,7 +326,7 @@ pub(super) fn print_lines(text: &str) {
 }
 
 /// Cuts lines to the width of a terminal.
-fn fitted(text: &str) -> String {
+pub(super) fn fitted(text: &str) -> String {
     let mut fitted = String::with_capacity(text.len());
     for row in text.lines() {
         match row.chars().count() > COLUMNS {
