@@ -191,7 +191,7 @@ fn method_lua(list: &[&str]) -> String {
     format!("({})", parts.join(" or "))
 }
 
-pub(super) fn atom(vars: Option<Value>, lua: String, subject: Subject) -> Expr {
+fn atom(vars: Option<Value>, lua: String, subject: Subject) -> Expr {
     Expr::Atom(Atom { vars, lua, subject })
 }
 
@@ -310,7 +310,8 @@ fn compare(
     patterns: Vec<String>,
 ) -> Result<Expr, String> {
     if let Kind::Special(subject) = &sample.kind {
-        return super::counters::compare(sample, subject, method == Method::Found, &patterns);
+        let by_lua = || computed_number(sample.lua.clone(), &patterns);
+        return super::counters::compare(sample, subject, method == Method::Found, &patterns, by_lua);
     }
     match method {
         Method::Found => return Ok(found(sample)),
@@ -505,7 +506,7 @@ pub(super) fn variable_matches(variable: &str, regex: &str, ignores_case: bool) 
 }
 
 /// A comparison of a number that Lua computes.
-pub(super) fn computed_number(lua: String, patterns: &[String]) -> Result<Expr, String> {
+fn computed_number(lua: String, patterns: &[String]) -> Result<Expr, String> {
     numbers(&Sample::lua(lua, Kind::Number), Method::Number, patterns)
 }
 

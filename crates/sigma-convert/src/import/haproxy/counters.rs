@@ -2,11 +2,10 @@
 
 use serde_json::json;
 
-use super::acl::{self, atom};
-use super::expr::{Expr, Subject};
+use super::expr::{Atom, Expr, Subject};
 use super::value::Sample;
 
-/// Comparisons of fetches that have no value here.
+/// Comparisons of fetches that have no value here. `by_lua` compares a count that only Lua can compute.
 ///
 /// # Errors
 /// Returns a sentence if the comparison has no counterpart.
@@ -15,10 +14,11 @@ pub(super) fn compare(
     subject: &Subject,
     is_found: bool,
     patterns: &[String],
+    by_lua: impl FnOnce() -> Result<Expr, String>,
 ) -> Result<Expr, String> {
     let operator = patterns.first().map_or("", String::as_str);
     let number = patterns.get(1).or(patterns.first()).and_then(|text| text.parse::<u64>().ok());
-    let of = |subject: Subject| atom(None, "false".to_owned(), subject);
+    let of = |subject: Subject| Expr::Atom(Atom { vars: None, lua: "false".to_owned(), subject });
     match subject {
         Subject::Credentials(list) => {
             // The patterns are groups.
@@ -52,16 +52,16 @@ pub(super) fn compare(
             let Some(variable) = &sample.variable else {
                 return Err("The fetch has no counterpart.".to_owned());
             };
-            let expr = atom(
-                Some(json!([variable, "~=", null])),
-                format!("(ngx.var.{variable} ~= nil)"),
-                Subject::Other,
-            );
+            let expr = Expr::Atom(Atom {
+                vars: Some(json!([variable, "~=", null])),
+                lua: format!("(ngx.var.{variable} ~= nil)"),
+                subject: Subject::Other,
+            });
             match (operator, number) {
                 ("gt", Some(0)) | ("ge", Some(1)) => Ok(expr),
                 ("eq", Some(0)) | ("lt", Some(1)) | ("0", _) => Ok(expr.not()),
                 _ if is_found || patterns.is_empty() => Ok(expr),
-                _ => acl::computed_number(sample.lua.clone(), patterns),
+                _ => by_lua(),
             }
         }
     }

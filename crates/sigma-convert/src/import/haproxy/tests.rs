@@ -146,7 +146,7 @@ fn groups_narrow_a_list_of_users() {
 }
 
 #[test]
-fn a_guard_without_a_counterpart_closes_what_it_may_concern() {
+fn a_guard_without_a_counterpart_closes_the_requests_that_it_may_concern() {
     let import = converted(
         "frontend f\n mode http\n bind :80\n http-request deny if { path_beg /a } { lua.unknown }\n\
          use_backend c if { path_beg /b } { lua.unknown }\n default_backend b\n\

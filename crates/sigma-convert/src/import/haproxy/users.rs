@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::parser::{Line, Section};
 
-/// The fields of basic-auth for the users of a list, or for those of some groups.
+/// The fields of basic-auth for the users of a list, or for the users of some of its groups.
 ///
 /// # Errors
 /// Returns a sentence if a password has no form that the plugin accepts.

@@ -262,7 +262,7 @@ impl Translation<'_, '_> {
         }
     }
 
-    /// A closed route in the place of one with too many pairs of a path and a host.
+    /// A closed route instead of one with too many pairs of a path and a host.
     fn too_wide(&mut self, node: &Node, name: String, paths: Vec<String>) -> Candidate {
         let text = format!(
             "The route has more than {MOST_PAIRS} pairs of a path and a host: split it. It is closed."

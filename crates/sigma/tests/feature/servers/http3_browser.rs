@@ -1,5 +1,5 @@
-//! HTTP/3 in a real browser. Chromium follows `Alt-Svc` only with a certificate of a public authority, so it is told to use
-//! HTTP/3 for the page.
+//! HTTP/3 in a real browser. Chromium follows `Alt-Svc` only with a certificate of a public authority, so
+//! an option forces it to use HTTP/3 for the page.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
