@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
+use sigma_net::thread_time;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::AbortHandle;
 use wasmtime::{Memory, StoreLimits, StoreLimitsBuilder, TypedFunc};
@@ -315,11 +315,4 @@ impl Budget {
     pub(crate) fn limit(&self) -> Duration {
         self.limit
     }
-}
-
-/// The processor time of this thread: other threads and a busy machine do not count.
-fn thread_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
-    Duration::from_secs(seconds) + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or_default())
 }

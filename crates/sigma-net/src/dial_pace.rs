@@ -14,6 +14,8 @@ use rustix::io::Errno;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use crate::thread_time;
+
 /// The time from which on a connect is slow. A usual one takes a tenth of it.
 const SLOW: Duration = Duration::from_micros(200);
 
@@ -78,17 +80,6 @@ impl Drop for Turn {
             Began::Thread(began) => self.pace.ended(thread_time().saturating_sub(began)),
         }
     }
-}
-
-/// Returns the processor time of this thread. By the C library: rustix searches the process for the kernel's clocks at
-/// the first call, which ends a gateway under valgrind.
-#[expect(unsafe_code)]
-fn thread_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: it writes one `timespec`, which is there.
-    let outcome = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    debug_assert_eq!(outcome, 0, "every Linux has this clock");
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 /// Waits for a turn of this worker. Do not await anything before the turn is dropped.

@@ -3,6 +3,7 @@
 //! All data of a worker on the request path live on its own thread; see [`worker`].
 
 pub mod allocations;
+pub mod allocator;
 pub mod answers;
 pub mod datagram;
 pub mod deadline;
@@ -25,6 +26,7 @@ pub mod sockets;
 pub mod splice;
 pub mod stream;
 pub mod tcp_options;
+mod thread_time;
 pub mod tls;
 pub mod uring;
 pub mod worker;
@@ -34,3 +36,4 @@ pub use listen::{BoundSocket, Listening};
 pub use sockets::Sockets;
 pub use stream::{Peer, Stream};
 pub use tcp_options::TcpOptions;
+pub use thread_time::thread_time;

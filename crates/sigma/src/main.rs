@@ -24,11 +24,12 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use sigma_net::allocations::Sampled;
+use sigma_net::allocator::Mimalloc;
 
 /// One allocation or two remain per request; a fast allocator keeps them out of profiles of the CPU. Profiles
 /// of the heap show them.
 #[global_allocator]
-static ALLOCATOR: Sampled<mimalloc::MiMalloc> = Sampled::new(mimalloc::MiMalloc);
+static ALLOCATOR: Sampled<Mimalloc> = Sampled::new(Mimalloc);
 
 fn main() -> ExitCode {
     let args = args::normalised(std::env::args_os(), std::path::Path::new("sigma.json").exists());
