@@ -129,9 +129,12 @@ struct Functions {
 
 impl Functions {
     /// The arguments of `run_all`: the functions, the configuration, and `ctx`.
-    fn arguments(&self, exchange: &Exchange) -> Vec<LuaValue> {
+    fn arguments(&self, exchange: &Exchange) -> MultiValue {
+        // With room for the function that gets them.
+        let mut arguments = MultiValue::with_capacity(4);
         let functions = LuaValue::Table(self.functions.clone());
-        vec![functions, self.conf.clone(), LuaValue::Table(exchange.api_ctx.clone())]
+        arguments.extend([functions, self.conf.clone(), LuaValue::Table(exchange.api_ctx.clone())]);
+        arguments
     }
 }
 
@@ -160,7 +163,7 @@ impl Serverless {
         let engine = state::of_worker(env)?;
         let functions = self.functions(&engine)?;
         let exchange = Exchange::of(ctx, &engine).map_err(|error| message_of(&error))?;
-        let arguments = MultiValue::from_iter(functions.arguments(&exchange));
+        let arguments = functions.arguments(&exchange);
         Run::new(&engine, &exchange, stage, &functions.place, engine.run_all().clone(), arguments)
     }
 
@@ -234,7 +237,7 @@ impl Plugin for Serverless {
         let made = state::of_worker(env).and_then(|engine| {
             let functions = self.functions(&engine)?;
             let exchange = Exchange::of(ctx, &engine).map_err(|error| message_of(&error))?;
-            let arguments = functions.arguments(&exchange);
+            let arguments = functions.arguments(&exchange).into_vec();
             let function = engine.run_all().clone();
             Ok(Some(Filter::new(&engine, &exchange, env, &functions.place, function, arguments)))
         });

@@ -12,7 +12,7 @@ use crate::engine::{Assembly, Engine, Functions};
 use crate::{core, modules, ngx};
 
 /// The functions of the gateway that scripts may call.
-const FUNCTIONS: Functions = Functions { register, new_ctx: core::new_api_ctx };
+const FUNCTIONS: Functions = Functions { register, new_ctx: core::new_ctx };
 
 /// The state of a worker, or the reason that it could not be made.
 struct WorkerEngine(Result<Rc<Engine>, String>);

@@ -138,8 +138,8 @@ impl CacheKey {
         if self.is_for_all {
             return key;
         }
-        if let Some(fields) = ctx.personal.fields() {
-            let mut prefix = fields.to_vec();
+        if !ctx.personal.fields().is_empty() {
+            let mut prefix = ctx.personal.fields().to_vec();
             end_part(&mut prefix, 0);
             prefix.push(FIELDS);
             prefix.append(&mut key);
@@ -294,7 +294,7 @@ pub struct CacheWish {
     /// The response is not stored.
     pub is_kept_out: bool,
     /// The fields that scripts had set when the key was made.
-    fields: Option<[u8; 32]>,
+    fields: Vec<u8>,
 }
 
 impl CacheWish {
@@ -313,7 +313,7 @@ impl CacheWish {
 
     /// Returns true if the node gets the request that the key describes.
     pub fn is_sent(&self, ctx: &Context) -> bool {
-        self.outgoing.is_sent(ctx) && self.fields.as_ref() == ctx.personal.fields()
+        self.outgoing.is_sent(ctx) && self.fields == ctx.personal.fields()
     }
 
     /// Returns the keys that `PURGE` removes: the key of the request, and the same for the other scheme.
@@ -374,7 +374,7 @@ impl CacheOrder {
             is_unnamed: false,
             is_bypassed: is_active(&self.bypass, ctx),
             is_kept_out: is_active(&self.no_store, ctx),
-            fields: None,
+            fields: Vec::new(),
         }
     }
 }
@@ -386,7 +386,7 @@ impl CacheWish {
         let key = std::mem::take(&mut self.key);
         self.key = self.rule.key.personal(ctx, key);
         self.is_unnamed = !self.rule.key.is_for_all && ctx.personal.is_unnamed();
-        self.fields = ctx.personal.fields().copied();
+        self.fields = ctx.personal.fields().to_vec();
     }
 }
 

@@ -10,15 +10,15 @@ pub struct Personal {
     is_marked: bool,
     is_unnamed: bool,
     passed_unknown: bool,
-    /// A digest of the fields that scripts have set for the node.
-    fields: Option<[u8; 32]>,
+    /// The fields that scripts have set for the node, or a digest of them; empty if they have set none.
+    fields: Vec<u8>,
 }
 
 impl Personal {
     /// Removes all, keeping its memory.
     pub(crate) fn clear(&mut self) {
         self.names.clear();
-        self.fields = None;
+        self.fields.clear();
         (self.is_marked, self.is_unnamed, self.passed_unknown) = (false, false, false);
     }
 
@@ -42,9 +42,9 @@ impl Personal {
         self.passed_unknown
     }
 
-    /// Returns the digest of the fields that scripts have set for the node; None if no script has set any.
-    pub fn fields(&self) -> Option<&[u8; 32]> {
-        self.fields.as_ref()
+    /// Returns bytes that are equal only for the same fields set by scripts; empty if no script has set any.
+    pub fn fields(&self) -> &[u8] {
+        &self.fields
     }
 
     fn mark(&mut self, provider: &str, name: Option<&[u8]>) {
@@ -71,10 +71,10 @@ impl Context {
         self.personal.mark(provider, name);
     }
 
-    /// Records a digest of all fields that scripts have set for the node. A script can put the user of a cookie
-    /// into such a field, so caches separate responses by it.
-    pub fn mark_fields(&mut self, digest: [u8; 32]) {
-        self.personal.fields = Some(digest);
+    /// Returns the record of all fields that scripts have set for the node, to be extended. A script can put the user
+    /// of a cookie into such a field, so caches separate responses by the record. The caller keeps it short.
+    pub fn fields_record(&mut self) -> &mut Vec<u8> {
+        &mut self.personal.fields
     }
 
     /// Records that a plugin that identifies users admits the request without one, as its operator has configured.

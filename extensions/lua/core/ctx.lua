@@ -55,6 +55,11 @@ end
 local of_ctx = { __metatable = false }
 
 function of_ctx.__index(ctx, name)
+  if name == "var" then
+    local var = setmetatable({ _cache = {}, _removed = {}, _ctx = ctx }, of_var)
+    rawset(ctx, "var", var)
+    return var
+  end
   local value, is_kept = member(name)
   if is_kept and value ~= nil then rawset(ctx, name, value) end
   return value
@@ -69,9 +74,7 @@ end
 local made = {}
 
 function made.new_ctx()
-  local ctx = setmetatable({}, of_ctx)
-  rawset(ctx, "var", setmetatable({ _cache = {}, _removed = {}, _ctx = ctx }, of_var))
-  return ctx
+  return setmetatable({}, of_ctx)
 end
 
 function made.register_var(name, getter, options)

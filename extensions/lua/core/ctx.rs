@@ -106,9 +106,9 @@ pub(crate) fn choose_upstream(host: &Host, id: Option<&str>) -> Result<(), Strin
     })
 }
 
-/// Makes `ctx` for one exchange.
-pub(crate) fn new(lua: &Lua) -> mlua::Result<Table> {
-    lua.named_registry_value::<Function>(NEW)?.call(())
+/// The function that makes `ctx` for one exchange.
+pub(super) fn maker(lua: &Lua) -> mlua::Result<Function> {
+    lua.named_registry_value(NEW)
 }
 
 /// Sets a variable for templates; None empties it. Returns whether templates know the name from scripts.

@@ -18,7 +18,7 @@ mod timer;
 
 use std::rc::Rc;
 
-use mlua::{Lua, Table, Value};
+use mlua::{Function, Lua, Table, Value};
 
 use crate::engine::host::Host;
 use crate::engine::modules::Modules;
@@ -47,9 +47,9 @@ pub(crate) fn register(lua: &Lua, host: &Rc<Host>, modules: &Modules, libraries:
     modules.add("apisix.core", core)
 }
 
-/// Makes `ctx` for one exchange.
-pub(crate) fn new_api_ctx(lua: &Lua) -> mlua::Result<Table> {
-    ctx::new(lua)
+/// The function that makes `ctx` for one exchange.
+pub(crate) fn new_ctx(lua: &Lua) -> mlua::Result<Function> {
+    ctx::maker(lua)
 }
 
 /// A JSON value as APISIX's scripts see it: null is `ngx.null`.

@@ -46,8 +46,11 @@ pub(crate) fn through_callbacks(
     env: &Env<'_>,
     engine: &Rc<Engine>,
 ) -> Option<Step> {
-    let callbacks: Value = exchange.ngx_ctx.borrow().raw_get("apisix_exit_callback_funcs").ok()?;
-    if !matches!(values.front(), Some(Value::Integer(_) | Value::Number(_))) || !callbacks.is_table() {
+    if !matches!(values.front(), Some(Value::Integer(_) | Value::Number(_))) {
+        return None;
+    }
+    let callbacks: Value = exchange.known_ngx_ctx()?.raw_get("apisix_exit_callback_funcs").ok()?;
+    if !callbacks.is_table() {
         return None;
     }
     let exchange = Exchange::known(ctx)?;

@@ -10,12 +10,12 @@ pub(crate) struct Arguments<'a> {
     lua: &'a Lua,
     /// The function's name, for errors.
     name: &'a str,
-    values: Vec<Value>,
+    values: MultiValue,
 }
 
 impl<'a> Arguments<'a> {
     pub(crate) fn new(lua: &'a Lua, name: &'a str, values: MultiValue) -> Arguments<'a> {
-        Arguments { lua, name, values: values.into_iter().collect() }
+        Arguments { lua, name, values }
     }
 
     /// The state of the caller.
@@ -29,8 +29,13 @@ impl<'a> Arguments<'a> {
     }
 
     /// The argument at this place, from 1; nil if missing.
+    pub(crate) fn get(&self, place: usize) -> &Value {
+        self.values.get(place - 1).unwrap_or(&Value::Nil)
+    }
+
+    /// As [`Arguments::get`], as a handle of its own.
     pub(crate) fn value(&self, place: usize) -> Value {
-        self.values.get(place - 1).cloned().unwrap_or(Value::Nil)
+        self.get(place).clone()
     }
 
     /// All arguments from this place on.
@@ -92,7 +97,7 @@ impl<'a> Arguments<'a> {
 
     /// Whether the argument is neither nil nor false.
     pub(crate) fn is_true(&self, place: usize) -> bool {
-        !matches!(self.value(place), Value::Nil | Value::Boolean(false))
+        !matches!(self.get(place), Value::Nil | Value::Boolean(false))
     }
 
     /// The error of an argument that is not `expected`.

@@ -5,10 +5,10 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mlua::{HookTriggers, Lua, VmState};
-use rustix::time::{ClockId, Timespec, clock_gettime};
+use sigma_net::thread_time;
 
 /// Instructions between two calls of the hook: some microseconds.
 const INSTRUCTIONS: u32 = 1000;
@@ -35,20 +35,38 @@ const CALL_GRACE: u32 = if cfg!(debug_assertions) { 20 } else { 2 };
 /// The time between two looks at the processor time of the thread, which is a system call.
 const LOOK: Duration = Duration::from_micros(500);
 
+/// So long after a look, the processor time of the thread is estimated by the time that has passed: the thread cannot
+/// have used more. A run gets so much more time than its own at most.
+const ESTIMATED: Duration = Duration::from_millis(1);
+
+/// Each so many calls of the gateway from one state, the clock is read.
+const CALLS: u32 = 8;
+
+/// The time of the machine and the processor time of the thread at one moment.
+#[derive(Clone, Copy)]
+struct Moment {
+    machine: Instant,
+    thread: Duration,
+}
+
 /// The time that the scripts of one state have used.
 pub(crate) struct Budget {
     /// The most time of the run without a wait.
     run: Cell<Duration>,
-    /// The time of the thread when the run began.
-    began: Cell<Duration>,
+    /// When the run began. The time of the thread is an estimate, and never too small.
+    began: Cell<Moment>,
+    /// The last look at the processor time.
+    known: Cell<Option<Moment>>,
+    /// The number of calls of the gateway since the clock was read.
+    calls: Cell<u32>,
     /// The time of the thread when the run ends at the latest.
     until: Cell<Duration>,
     /// The time of the last look at the processor time.
-    looked: Cell<Duration>,
+    looked: Cell<Instant>,
     /// The time of the last call of the hook.
-    hooked: Cell<Duration>,
+    hooked: Cell<Instant>,
     /// The time until which the hook comes often.
-    watched: Cell<Duration>,
+    watched: Cell<Instant>,
     /// The instructions between two calls of the hook.
     interval: Cell<u32>,
     /// The run works on large texts or tables.
@@ -61,30 +79,18 @@ pub(crate) struct Budget {
     is_late: Cell<bool>,
 }
 
-fn since_zero(time: Timespec) -> Duration {
-    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
-    Duration::from_secs(seconds) + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or_default())
-}
-
-/// The processor time of this thread: other threads and a busy machine do not count.
-fn thread_time() -> Duration {
-    since_zero(clock_gettime(ClockId::ThreadCPUTime))
-}
-
-/// The time of the machine, without a system call.
-fn machine_time() -> Duration {
-    since_zero(clock_gettime(ClockId::Monotonic))
-}
-
 impl Budget {
     pub(crate) fn new() -> Budget {
+        let machine = Instant::now();
         Budget {
             run: Cell::new(Duration::ZERO),
-            began: Cell::new(Duration::ZERO),
+            began: Cell::new(Moment { machine, thread: Duration::ZERO }),
+            known: Cell::new(None),
+            calls: Cell::new(0),
             until: Cell::new(Duration::MAX),
-            looked: Cell::new(Duration::ZERO),
-            hooked: Cell::new(Duration::ZERO),
-            watched: Cell::new(Duration::ZERO),
+            looked: Cell::new(machine),
+            hooked: Cell::new(machine),
+            watched: Cell::new(machine),
             interval: Cell::new(INSTRUCTIONS),
             has_much: Cell::new(false),
             own_memory: Cell::new(0),
@@ -109,7 +115,8 @@ impl Budget {
         let budget = Rc::clone(self);
         let triggers = HookTriggers::new().every_nth_instruction(instructions);
         lua.set_global_hook(triggers, move |lua, _| {
-            let now = machine_time();
+            let now = Instant::now();
+            budget.note_slowness(now);
             if !budget.is_spent.get() && !budget.is_over(now) {
                 budget.adapt(lua, now)?;
                 return Ok(VmState::Continue);
@@ -122,15 +129,32 @@ impl Budget {
     }
 
     /// Sets how often the hook comes.
-    fn adapt(self: &Rc<Self>, lua: &Lua, now: Duration) -> mlua::Result<()> {
-        if now.saturating_sub(self.hooked.replace(now)) >= SLOW {
-            self.watched.set(now + WATCHED);
-        }
+    fn adapt(self: &Rc<Self>, lua: &Lua, now: Instant) -> mlua::Result<()> {
         let wanted = self.wanted_interval(lua, now);
         if wanted == self.interval.get() { Ok(()) } else { self.hook(lua, wanted) }
     }
 
-    fn wanted_interval(&self, lua: &Lua, now: Duration) -> u32 {
+    /// Lets the hook come often for some time if the instructions since the last one took long. On a busy machine the
+    /// time passes without the thread, so its processor time decides.
+    fn note_slowness(&self, now: Instant) {
+        if now.saturating_duration_since(self.hooked.replace(now)) < SLOW {
+            return;
+        }
+        let began = self.began.get().thread;
+        let before = self.known.get().map_or(began, |known| known.thread.max(began));
+        if self.look(now).saturating_sub(before) >= SLOW {
+            self.watched.set(now + WATCHED);
+        }
+    }
+
+    /// Reads the processor time of the thread.
+    fn look(&self, machine: Instant) -> Duration {
+        let thread = thread_time();
+        self.known.set(Some(Moment { machine, thread }));
+        thread
+    }
+
+    fn wanted_interval(&self, lua: &Lua, now: Instant) -> u32 {
         if now < self.watched.get() {
             return FEW_INSTRUCTIONS;
         }
@@ -143,29 +167,40 @@ impl Budget {
     }
 
     /// Whether the run has no time left. The processor time is read now and then only.
-    fn is_over(&self, now: Duration) -> bool {
-        if now.saturating_sub(self.looked.get()) < LOOK {
+    fn is_over(&self, now: Instant) -> bool {
+        if now.saturating_duration_since(self.looked.get()) < LOOK {
             return self.is_late.get();
         }
         self.looked.set(now);
-        self.is_late.get() || thread_time() >= self.until.get()
+        self.is_late.get() || self.look(now) >= self.until.get()
     }
 
     /// Begins a run that may take so long.
     pub(super) fn begin(self: &Rc<Self>, lua: &Lua, run: Duration) -> mlua::Result<()> {
-        let machine = machine_time();
+        let machine = Instant::now();
         self.is_late.set(false);
         self.has_much.set(false);
         if self.is_spent.replace(false) {
             self.hook(lua, self.wanted_interval(lua, machine))?;
         }
-        let now = thread_time();
+        let began = self.estimated(machine);
         self.run.set(run);
-        self.began.set(now);
-        self.until.set(now + run);
+        self.began.set(began);
+        self.until.set(began.thread + run);
         self.looked.set(machine);
         self.hooked.set(machine);
         Ok(())
+    }
+
+    /// The processor time of the thread at this time of the machine, which is now. It is read only if the last look was
+    /// too long ago for an estimate.
+    fn estimated(&self, machine: Instant) -> Moment {
+        match self.known.get() {
+            Some(known) if machine.saturating_duration_since(known.machine) < ESTIMATED => {
+                Moment { machine, thread: known.thread + machine.saturating_duration_since(known.machine) }
+            }
+            _ => Moment { machine, thread: self.look(machine) },
+        }
     }
 
     /// Fails if the run has no time left. The hook ends the script with its next instructions.
@@ -185,13 +220,18 @@ impl Budget {
     }
 
     /// As `check`, before each call of the gateway, with some more time: a call may be the last one of a script. The
-    /// processor time is read only if some time has passed.
+    /// clock is read now and then, and the processor time only if some time has passed.
     pub(super) fn check_call(&self) -> Result<(), String> {
-        let now = machine_time();
-        if now.saturating_sub(self.looked.get()) >= LOOK {
+        self.calls.set(self.calls.get() + 1);
+        if self.calls.get() < CALLS {
+            return self.check_late();
+        }
+        self.calls.set(0);
+        let now = Instant::now();
+        if now.saturating_duration_since(self.looked.get()) >= LOOK {
             let grace = self.run.get() * CALL_GRACE;
             self.looked.set(now);
-            if thread_time() >= self.until.get().saturating_add(grace) {
+            if self.look(now) >= self.until.get().saturating_add(grace) {
                 self.is_late.set(true);
             }
         }
@@ -218,8 +258,14 @@ impl Budget {
         self.is_spent.get()
     }
 
-    /// The processor time since the run began.
+    /// The processor time since the run began; in a short run, the time that has passed.
     pub(super) fn used(&self) -> Duration {
-        thread_time().saturating_sub(self.began.get())
+        let began = self.began.get();
+        let machine = Instant::now();
+        let passed = machine.saturating_duration_since(began.machine);
+        if passed < LOOK {
+            return passed;
+        }
+        self.look(machine).saturating_sub(began.thread).min(passed)
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mlua::Table;
+use mlua::{Lua, Table};
 use sigma_http::{HeaderId, Headers, Method};
 use sigma_plugin::system::Host;
 use sigma_plugin::{Consumers, Context, Env, Local, Node, Plugin, Slot};
@@ -27,8 +27,8 @@ const POSTPONED_BYTES: usize = 1460;
 pub(crate) struct Exchange {
     /// `ctx`, the second argument of functions: scripts keep values in it.
     pub(crate) api_ctx: Table,
-    /// `ngx.ctx`.
-    pub(crate) ngx_ctx: RefCell<Table>,
+    /// `ngx.ctx`, once a script has used it.
+    ngx_ctx: RefCell<Option<Table>>,
     /// The status that a script set before the response.
     pub(crate) status: Cell<Option<u16>>,
     /// Response fields that scripts set before the response.
@@ -77,7 +77,7 @@ impl Exchange {
         }
         let exchange = Rc::new(Exchange {
             api_ctx: engine.new_api_ctx()?,
-            ngx_ctx: RefCell::new(engine.lua().create_table()?),
+            ngx_ctx: RefCell::default(),
             status: Cell::new(None),
             fields: RefCell::default(),
             uri: RefCell::default(),
@@ -94,7 +94,6 @@ impl Exchange {
             piece: RefCell::default(),
             lifetime: Rc::default(),
         });
-        exchange.ngx_ctx.borrow().raw_set("api_ctx", &exchange.api_ctx)?;
         engine.memory.add(&exchange);
         ctx.keep(slot, Rc::clone(&exchange));
         Ok(exchange)
@@ -110,13 +109,36 @@ impl Exchange {
         }
     }
 
-    /// Empties `ctx`, but for its variables, which lose their values.
-    pub(super) fn empty_api_ctx(&self) -> mlua::Result<()> {
-        let variables: Table = self.api_ctx.raw_get("var")?;
+    /// `ngx.ctx`; the first call makes it.
+    pub(crate) fn ngx_ctx(&self, lua: &Lua) -> mlua::Result<Table> {
+        if let Some(known) = self.known_ngx_ctx() {
+            return Ok(known);
+        }
+        let made = lua.create_table()?;
+        made.raw_set("api_ctx", &self.api_ctx)?;
+        self.ngx_ctx.replace(Some(made.clone()));
+        Ok(made)
+    }
+
+    /// `ngx.ctx`, if a script has used it.
+    pub(crate) fn known_ngx_ctx(&self) -> Option<Table> {
+        self.ngx_ctx.borrow().clone()
+    }
+
+    /// Replaces `ngx.ctx`.
+    pub(crate) fn set_ngx_ctx(&self, table: Table) {
+        self.ngx_ctx.replace(Some(table));
+    }
+
+    /// Empties `ctx` and `ngx.ctx`, but for the variables, which lose their values.
+    pub(super) fn empty(&self) -> mlua::Result<()> {
+        self.ngx_ctx.take();
+        let variables: Option<Table> = self.api_ctx.raw_get("var")?;
+        self.api_ctx.clear()?;
+        let Some(variables) = variables else { return Ok(()) };
         for values in ["_cache", "_removed"] {
             variables.raw_get::<Table>(values)?.clear()?;
         }
-        self.api_ctx.clear()?;
         self.api_ctx.raw_set("var", variables)
     }
 

@@ -87,7 +87,7 @@ pub(crate) enum ScriptNeed {
 
 /// The exchange and its surroundings, while a script of it runs.
 pub(crate) struct Seat {
-    pub(crate) ctx: Context,
+    pub(crate) ctx: Box<Context>,
     /// Time since 1970, as of the beginning of the run or the last `ngx.update_time`.
     pub(crate) now: Duration,
     /// The state of the exchange for scripts.
@@ -121,6 +121,8 @@ impl Drop for Nested<'_> {
 pub(crate) struct Host {
     /// None where no script runs, and in timers.
     seat: RefCell<Option<Seat>>,
+    /// What an exchange has in place of its context while a script of it runs.
+    spare: RefCell<Option<Box<Context>>>,
     /// The run without an exchange: a timer's.
     alone: RefCell<Option<Rc<Alone>>>,
     stage: Cell<Stage>,
@@ -147,6 +149,7 @@ impl Host {
         Host {
             budget,
             seat: RefCell::new(None),
+            spare: RefCell::default(),
             alone: RefCell::new(None),
             place: RefCell::new(None),
             stage: Cell::new(Stage::Load),
@@ -273,14 +276,17 @@ impl Host {
         *self.place.borrow_mut() = Some(Rc::clone(place));
         let authenticates = place.plugin.as_ref().is_some_and(|plugin| plugin.identifying.is_some());
         let consumers = authenticates.then(|| env.consumers.clone());
-        let seat = Seat { ctx: std::mem::take(ctx), now: env.unix_time(), exchange, consumers };
-        *self.seat.borrow_mut() = Some(seat);
+        let mut own = self.spare.take().unwrap_or_default();
+        std::mem::swap(&mut *own, ctx);
+        let ctx = own;
+        *self.seat.borrow_mut() = Some(Seat { ctx, now: env.unix_time(), exchange, consumers });
     }
 
     /// Ends a run of an exchange.
     pub(super) fn leave(&self, ctx: &mut Context) {
-        if let Some(seat) = self.seat.borrow_mut().take() {
-            *ctx = seat.ctx;
+        if let Some(mut seat) = self.seat.borrow_mut().take() {
+            std::mem::swap(&mut *seat.ctx, ctx);
+            self.spare.replace(Some(seat.ctx));
         }
         self.leave_place();
     }
@@ -333,10 +339,10 @@ impl Host {
     ///
     /// # Errors
     /// Returns the text of a Lua error while a text is loaded.
-    pub(crate) fn ngx_ctx(&self) -> Result<Table, String> {
+    pub(crate) fn ngx_ctx(&self, lua: &Lua) -> Result<Table, String> {
         match self.alone.borrow().as_ref() {
             Some(alone) => Ok(alone.ngx_ctx.borrow().clone()),
-            None => self.with(|seat| Ok(seat.exchange.ngx_ctx.borrow().clone())),
+            None => self.with(|seat| seat.exchange.ngx_ctx(lua).map_err(|error| error.to_string())),
         }
     }
 
@@ -350,7 +356,7 @@ impl Host {
             return Ok(());
         }
         self.with(|seat| {
-            *seat.exchange.ngx_ctx.borrow_mut() = table;
+            seat.exchange.set_ngx_ctx(table);
             Ok(())
         })
     }
@@ -472,11 +478,8 @@ impl Host {
             let results = host.budget.check_call().and_then(|()| host.nested());
             let results = results.and_then(|_nested| run(&host, Arguments::new(lua, name, values)));
             match results {
-                Ok(mut results) => {
-                    results.push_front(Value::Nil);
-                    Ok(results)
-                }
-                Err(message) => Ok(MultiValue::from_iter([Value::String(lua.create_string(message)?)])),
+                Ok(results) => Ok((Value::Nil, results)),
+                Err(message) => Ok((Value::String(lua.create_string(message)?), MultiValue::new())),
             }
         })
     }

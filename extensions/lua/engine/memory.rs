@@ -9,8 +9,6 @@ use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 use std::task::{self, Poll, Waker};
 
-use mlua::Lua;
-
 use super::exchange::Exchange;
 use super::{Engine, message_of};
 
@@ -104,14 +102,11 @@ impl Memory {
     }
 
     /// Ends all scripts that wait, and empties the tables of exchanges.
-    fn evict(&self, lua: &Lua) -> mlua::Result<()> {
+    fn evict(&self) -> mlua::Result<()> {
         self.waits.epoch.set(self.waits.epoch.get() + 1);
         self.waits.wakers.take().into_values().for_each(Waker::wake);
         for exchange in self.exchanges.take().iter().filter_map(Weak::upgrade) {
-            exchange.empty_api_ctx()?;
-            let ngx_ctx = lua.create_table()?;
-            ngx_ctx.raw_set("api_ctx", &exchange.api_ctx)?;
-            exchange.ngx_ctx.replace(ngx_ctx);
+            exchange.empty()?;
         }
         Ok(())
     }
@@ -137,7 +132,7 @@ impl Engine {
             return;
         }
         tracing::error!("waiting scripts use up the memory of this worker's scripts: they are ended");
-        if let Err(error) = self.memory.evict(&self.lua) {
+        if let Err(error) = self.memory.evict() {
             tracing::error!("cannot free the memory of scripts: {}", message_of(&error));
         }
         // Ended scripts free their memory when they are woken.

@@ -14,6 +14,7 @@ pub(crate) mod place;
 pub(crate) mod run;
 pub(crate) mod sandbox;
 pub(crate) mod settings;
+mod spare_threads;
 mod streamed;
 
 use std::cell::RefCell;
@@ -32,6 +33,7 @@ use memory::Memory;
 use place::ScriptPosition;
 use sandbox::Parts;
 use settings::Settings;
+use spare_threads::SpareThreads;
 
 use crate::loaded::{Loaded, Token};
 
@@ -56,7 +58,10 @@ pub(crate) struct Engine {
     proxy: Function,
     /// `reset` of the prelude.
     reset: Function,
-    new_ctx: fn(&Lua) -> mlua::Result<Table>,
+    /// Makes `ctx` for one exchange.
+    new_ctx: Function,
+    /// Coroutines that have run to their end, for further runs.
+    spare_threads: SpareThreads,
     /// The compiled texts of plugin instances.
     instances: Loaded,
     /// The counters of its scripts.
@@ -89,8 +94,8 @@ pub(crate) struct Assembly<'a> {
 pub(crate) struct Functions {
     /// Registers them.
     pub(crate) register: fn(&Assembly<'_>) -> mlua::Result<()>,
-    /// Makes `ctx` for one exchange.
-    pub(crate) new_ctx: fn(&Lua) -> mlua::Result<Table>,
+    /// Returns the function that makes `ctx` for one exchange.
+    pub(crate) new_ctx: fn(&Lua) -> mlua::Result<Function>,
 }
 
 impl Engine {
@@ -110,7 +115,9 @@ impl Engine {
             let budget = Rc::clone(&budget);
             lua.create_function(move |_, ()| Ok(budget.is_spent()))?
         };
-        let gateway: Table = prelude.call((libraries.clone(), wish(), is_spent))?;
+        let spare_threads = SpareThreads::default();
+        let note_shown = spare_threads.note_shown(&lua)?;
+        let gateway: Table = prelude.call((libraries.clone(), wish(), is_spent, note_shown))?;
         host.set_wrappers(&gateway)?;
         lua.set_named_registry_value(sandbox::SHARED, gateway.get::<Table>("shared")?)?;
         let parts = Parts {
@@ -138,7 +145,8 @@ impl Engine {
             proxy: gateway.get("proxy")?,
             reset: gateway.get("reset")?,
             environment: parts.environment,
-            new_ctx: functions.new_ctx,
+            new_ctx: (functions.new_ctx)(&lua)?,
+            spare_threads,
             instances: Loaded::default(),
             seat: settings.board.enter(),
             memory: Memory::new(settings.memory_bytes),
@@ -371,7 +379,7 @@ impl Engine {
 
     /// Makes `ctx` for one exchange.
     pub(crate) fn new_api_ctx(&self) -> mlua::Result<Table> {
-        (self.new_ctx)(&self.lua)
+        self.new_ctx.call(())
     }
 }
 

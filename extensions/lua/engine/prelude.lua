@@ -4,7 +4,7 @@
 -- A function of the gateway returns nil, or the text of an error, and then its results: so errors are texts with the
 -- place of the script, as those of C functions are. A function that waits returns true where it has to wait; then the
 -- coroutine yields WISH, and is resumed with the results.
-local libraries, WISH, is_spent = ...
+local libraries, WISH, is_spent, note_shown = ...
 local error, getfenv, setfenv, setmetatable, type, xpcall = error, getfenv, setfenv, setmetatable, type, xpcall
 local pcall, find, gsub = pcall, string.find, string.gsub
 local traceback, rawset, next, tostring = libraries.debug.traceback, rawset, next, tostring
@@ -151,7 +151,13 @@ local function unwrap(ok, ...)
   return ...
 end
 
-coroutines.running, coroutines.status, coroutines.yield = co_running, co_status, co_yield
+coroutines.status, coroutines.yield = co_status, co_yield
+
+-- A coroutine of the gateway that a script has seen runs nothing else later: the script could resume it.
+function coroutines.running()
+  note_shown()
+  return co_running()
+end
 
 -- The words of OpenResty.
 local NO_FUNCTION = "bad argument #1 to '?' (Lua function expected)"

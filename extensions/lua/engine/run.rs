@@ -16,6 +16,7 @@ use super::lifetime::Alone;
 use super::memory::Ticket;
 use super::pace::Pace;
 use super::place::ScriptPosition;
+use super::spare_threads::MainThread;
 use super::{Engine, message_of, wish};
 
 /// How a run ended.
@@ -85,6 +86,8 @@ pub(crate) struct Run {
     stage: Stage,
     /// The first is the main coroutine.
     tasks: Vec<Task>,
+    /// The main coroutine, until it has ended.
+    main: Option<MainThread>,
     /// Where the log says that it ran.
     place: Rc<ScriptPosition>,
     ticket: Ticket,
@@ -139,28 +142,23 @@ impl Run {
             scope,
             stage,
             tasks: Vec::new(),
+            main: None,
             place: Rc::clone(place),
             ticket,
             used: Duration::ZERO,
         }
     }
 
-    fn beginning(mut self, function: Function, arguments: MultiValue) -> mlua::Result<Run> {
-        self.add(function, arguments, None)?;
-        Ok(self)
-    }
-
-    fn add(
-        &mut self,
-        function: Function,
-        mut arguments: MultiValue,
-        parent: Option<Thread>,
-    ) -> mlua::Result<Thread> {
-        let runner = if parent.is_some() { &self.engine.thread_runner } else { &self.engine.runner };
-        let thread = self.engine.lua.create_thread(runner.clone())?;
+    fn beginning(mut self, function: Function, mut arguments: MultiValue) -> mlua::Result<Run> {
+        let main = self.engine.spare_threads.take(&self.engine.lua, &self.engine.runner)?;
         arguments.push_front(Value::Function(function));
-        self.tasks.push(Task { thread: thread.clone(), parent, state: State::Runnable(arguments) });
-        Ok(thread)
+        self.tasks.push(Task {
+            thread: main.thread.clone(),
+            parent: None,
+            state: State::Runnable(arguments),
+        });
+        self.main = Some(main);
+        Ok(self)
     }
 
     /// Runs a timer to its end. Its turns wait for the pace of all timers.
@@ -328,8 +326,11 @@ impl Run {
             );
         }
         // Ends that were taken are no longer needed; the main coroutine keeps its place.
-        let main = self.tasks.first().map(|main| main.thread.clone());
-        self.tasks.retain(|task| !matches!(task.state, State::Gone) || Some(&task.thread) == main.as_ref());
+        if self.tasks.len() > 1 {
+            let main = self.tasks.first().map(|main| main.thread.clone());
+            self.tasks
+                .retain(|task| !matches!(task.state, State::Gone) || Some(&task.thread) == main.as_ref());
+        }
         while let Some(index) = self.runnable() {
             if let Some(outcome) = self.resume(index) {
                 return Progress::Ended(outcome);
@@ -347,7 +348,12 @@ impl Run {
             return Progress::Waits;
         }
         match self.tasks.first_mut().map(|main| std::mem::replace(&mut main.state, State::Gone)) {
-            Some(State::Ended(values)) => Progress::Ended(Outcome::Returned(values)),
+            Some(State::Ended(values)) => {
+                if let Some(main) = self.main.take() {
+                    self.engine.spare_threads.keep(main);
+                }
+                Progress::Ended(Outcome::Returned(values))
+            }
             // All coroutines wait for each other.
             _ => self.failed("the script waits for light threads that never end"),
         }
@@ -449,15 +455,24 @@ impl Run {
     }
 
     /// Makes a light thread.
-    fn spawned(&mut self, index: usize, function: Function, arguments: MultiValue) -> Result<Thread, String> {
+    fn spawned(
+        &mut self,
+        index: usize,
+        function: Function,
+        mut arguments: MultiValue,
+    ) -> Result<Thread, String> {
         let most = self.engine.settings.threads;
         let is_alive = |task: &&Task| !matches!(task.state, State::Ended(_) | State::Gone);
         // The coroutine that runs is not counted: that makes up for the main one.
         if self.tasks.iter().filter(is_alive).count() >= most {
             return Err(format!("a script may have {most} light threads at most"));
         }
-        let parent = self.tasks[index].thread.clone();
-        self.add(function, arguments, Some(parent)).map_err(|error| message_of(&error))
+        let thread = self.engine.lua.create_thread(self.engine.thread_runner.clone());
+        let thread = thread.map_err(|error| message_of(&error))?;
+        let parent = Some(self.tasks[index].thread.clone());
+        arguments.push_front(Value::Function(function));
+        self.tasks.push(Task { thread: thread.clone(), parent, state: State::Runnable(arguments) });
+        Ok(thread)
     }
 
     /// Ends a light thread of a coroutine.

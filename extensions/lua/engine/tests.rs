@@ -65,6 +65,20 @@ fn endless_scripts_end() {
     assert_eq!(output_of("for i = 1, 1000 do end ngx.say('fine')"), "fine\n");
 }
 
+/// A coroutine of the gateway runs many functions. A script that has kept it could resume it while another request waits.
+#[test]
+fn a_coroutine_that_a_script_has_seen_runs_no_other_request() {
+    let mut worker = OnWorker::new(&json!({}));
+    let entry = function(
+        "access",
+        "if not kept then kept = coroutine.running() ngx.print('kept') return end \
+         ngx.print(coroutine.status(kept), coroutine.running() == kept, coroutine.resume(kept))",
+    );
+    assert_eq!(worker.run(&entry), "200 kept");
+    assert_eq!(worker.run(&entry), "200 deadfalsefalsecannot resume dead coroutine");
+    worker.end();
+}
+
 #[test]
 fn memory_is_bounded() {
     for body in [

@@ -67,7 +67,7 @@ fn query_of(arguments: &Arguments<'_>) -> Result<Vec<u8>, String> {
         Value::Table(table) => encoded(arguments.lua(), &table),
         Value::String(_) | Value::Integer(_) | Value::Number(_) => {
             let text = arguments.text(1)?;
-            Ok(escaped(&text.as_bytes(), |byte| byte <= b' ' || byte == 0x7f))
+            Ok(escaped(&*text.as_bytes(), |byte| byte <= b' ' || byte == 0x7f))
         }
         other => {
             let reason = format!("string, number, or table expected, but got {}", type_name(&other));

@@ -1,5 +1,7 @@
 //! Fields of messages: names and values of scripts, and the tables that scripts get.
 
+use std::borrow::Cow;
+
 use mlua::{Lua, MultiValue, Table, Value};
 use sigma_http::{HeaderId, Headers};
 
@@ -97,7 +99,7 @@ pub(super) fn values_of(lua: &Lua, value: &Value) -> Result<Vec<Vec<u8>>, String
         }
         value => vec![text_of(lua, value)?],
     };
-    Ok(texts.into_iter().map(|text| escaped(&text, is_control)).collect())
+    Ok(texts.into_iter().map(|text| escaped(text, is_control)).collect())
 }
 
 /// The name of a field. Characters that no name has are escaped.
@@ -119,9 +121,13 @@ fn is_control(byte: u8) -> bool {
 }
 
 /// A text with `%XX` for these bytes.
-pub(super) fn escaped(text: &[u8], is_escaped: impl Fn(u8) -> bool) -> Vec<u8> {
+pub(super) fn escaped<'t>(text: impl Into<Cow<'t, [u8]>>, is_escaped: impl Fn(u8) -> bool) -> Vec<u8> {
+    let text = text.into();
+    if !text.iter().any(|byte| is_escaped(*byte)) {
+        return text.into_owned();
+    }
     let mut out = Vec::with_capacity(text.len());
-    for &byte in text {
+    for &byte in &*text {
         if is_escaped(byte) {
             out.extend_from_slice(format!("%{byte:02X}").as_bytes());
         } else {

@@ -96,7 +96,7 @@ fn member(host: &Host, lua: &Lua, name: &Value) -> Results {
     match name.as_string().map(|name| name.as_bytes().to_vec()).as_deref() {
         Some(b"status") => output::status(host, lua),
         Some(b"headers_sent") => output::headers_sent(host, lua),
-        Some(b"ctx") => host.ngx_ctx().and_then(|ctx| one(lua, ctx)),
+        Some(b"ctx") => host.ngx_ctx(lua).and_then(|ctx| one(lua, ctx)),
         _ => one(lua, Value::Nil),
     }
 }

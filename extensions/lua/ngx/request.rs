@@ -44,7 +44,7 @@ pub(super) fn register(lua: &Lua, host: &Rc<Host>, req: &Table) -> mlua::Result<
     host.function(lua, req, "set_header", |host, arguments| set_header(host, &arguments, true))?;
     host.function(lua, req, "add_header", |host, arguments| set_header(host, &arguments, false))?;
     host.function(lua, req, "clear_header", |host, arguments| {
-        let name = text_of(arguments.lua(), &arguments.value(1))?;
+        let name = text_of(arguments.lua(), arguments.get(1))?;
         host.with(|seat| store(&mut seat.ctx, &name, &[], true))?;
         nothing()
     })?;
@@ -96,13 +96,13 @@ fn field_name(arguments: &Arguments<'_>) -> Result<Vec<u8>, String> {
     if arguments.is_nil(1) {
         return Err("bad 'name' argument: string expected, got nil".to_owned());
     }
-    text_of(arguments.lua(), &arguments.value(1))
+    text_of(arguments.lua(), arguments.get(1))
 }
 
 /// Sets a field, or adds one.
 fn set_header(host: &Host, arguments: &Arguments<'_>, replaces: bool) -> Results {
     let name = field_name(arguments)?;
-    let values = values_of(arguments.lua(), &arguments.value(2))?;
+    let values = values_of(arguments.lua(), arguments.get(2))?;
     if values.is_empty() && !replaces {
         let (wanted, got) = match arguments.is_nil(2) {
             true => ("string or table", ", got nil"),
@@ -147,16 +147,24 @@ fn store(ctx: &mut Context, name: &[u8], values: &[Vec<u8>], replaces: bool) -> 
     Ok(())
 }
 
-/// Adds a field to the digest of all that scripts set in this exchange: caches separate responses by it.
+/// A longer record of fields becomes a digest: caches keep it.
+const RECORD_BYTES: usize = 1024;
+
+/// The beginning of a record with a digest. No text is so long.
+const DIGEST: [u8; 8] = [0xff; 8];
+
+/// Adds a field to the record of all that scripts set in this exchange: caches separate responses by it.
 fn note<'v>(ctx: &mut Context, name: &'v str, values: impl Iterator<Item = &'v Vec<u8>>) {
-    let mut digest = digest::Context::new(&SHA256);
-    digest.update(ctx.personal.fields().map_or(&[], |fields| &fields[..]));
+    let record = ctx.fields_record();
     for text in std::iter::once(name.as_bytes()).chain(values.map(Vec::as_slice)) {
-        digest.update(&(text.len() as u64).to_le_bytes());
-        digest.update(text);
+        record.extend_from_slice(&(text.len() as u64).to_le_bytes());
+        record.extend_from_slice(text);
     }
-    if let Ok(digest) = digest.finish().as_ref().try_into() {
-        ctx.mark_fields(digest);
+    if record.len() > RECORD_BYTES {
+        let digest = digest::digest(&SHA256, record);
+        record.clear();
+        record.extend_from_slice(&DIGEST);
+        record.extend_from_slice(digest.as_ref());
     }
 }
 
@@ -223,7 +231,7 @@ fn set_uri(host: &Host, arguments: Arguments<'_>) -> Results {
 /// Sets path and query for the node.
 pub(super) fn set_target(ctx: &mut Context, target: Vec<u8>) -> Result<(), String> {
     // Bytes that could end the request line are always encoded.
-    let mut target = escaped(&target, |byte| byte <= b' ' || byte == 0x7f);
+    let mut target = escaped(target, |byte| byte <= b' ' || byte == 0x7f);
     if !target.is_empty() && target.first() != Some(&b'/') && ctx.request.path_and_query() != b"*" {
         target.insert(0, b'/');
     }

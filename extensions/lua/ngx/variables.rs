@@ -47,9 +47,9 @@ pub(super) fn register(lua: &Lua, host: &Rc<Host>, ngx: &Table, gateway: &Table)
     })?;
     let set = host.raw(lua, "var", |host, arguments| {
         let name = name_of(&arguments)?.ok_or("bad variable name")?;
-        let value = match arguments.value(2) {
+        let value = match arguments.get(2) {
             Value::Nil => None,
-            value => Some(text_of(arguments.lua(), &value)?),
+            value => Some(text_of(arguments.lua(), value)?),
         };
         host.with(|seat| write(seat, &name, value))?;
         nothing()
@@ -60,10 +60,12 @@ pub(super) fn register(lua: &Lua, host: &Rc<Host>, ngx: &Table, gateway: &Table)
 
 /// The name of a variable, in lower case as nginx has them; None for a group of a pattern.
 fn name_of(arguments: &Arguments<'_>) -> Result<Option<String>, String> {
-    match arguments.value(1) {
+    match arguments.get(1) {
         Value::Integer(_) | Value::Number(_) => Ok(None),
         Value::String(name) if !name.as_bytes().is_empty() => {
-            Ok(Some(name.to_string_lossy().to_ascii_lowercase()))
+            let mut name = name.to_string_lossy();
+            name.make_ascii_lowercase();
+            Ok(Some(name))
         }
         _ => Err("bad variable name".to_owned()),
     }

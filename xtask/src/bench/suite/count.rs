@@ -43,6 +43,10 @@ const FOUR: &str = r#""cors": {}, "request-id": {},
     "limit-count": { "count": 1000000000, "time_window": 60, "key": "remote_addr" },
     "response-rewrite": { "headers": { "set": { "X-Served-By": "bench" } } }"#;
 
+/// As the suite `extensions` measures it beside another gateway.
+const LUA: &str = r#""serverless-pre-function": { "functions": [
+    "return function() ngx.req.set_header(\"X-Client\", ngx.var.remote_addr) end" ] }"#;
+
 const NO_LOG: &str = "access_log: \"off\"\n";
 
 /// A collector that accepts nothing: only the gateway's own work is counted.
@@ -78,7 +82,7 @@ const SMALL: Shape = Shape {
     body_bytes: 0,
 };
 
-static SHAPES: [Shape; 12] = [
+static SHAPES: [Shape; 13] = [
     SMALL,
     Shape { name: "post-1k", title: "POST of 1 KiB", body_bytes: 1024, ..SMALL },
     Shape {
@@ -130,6 +134,13 @@ static SHAPES: [Shape; 12] = [
         title: "small GET; opentelemetry, 1 % of the requests sampled",
         plugins: r#""opentelemetry": { "sampler": { "name": "trace_id_ratio", "options": { "fraction": 0.01 } } }"#,
         settings: COLLECTOR,
+        floor: false,
+        ..SMALL
+    },
+    Shape {
+        name: "lua",
+        title: "small GET; a Lua function sets a request field from a variable",
+        plugins: LUA,
         floor: false,
         ..SMALL
     },
