@@ -13,6 +13,7 @@ mod dubbo;
 mod ext_proc;
 mod go_runner;
 mod http3_browser;
+mod http3_upgrades;
 mod kafka;
 mod keycloak;
 mod keycloak_saml;
