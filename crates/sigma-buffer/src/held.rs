@@ -58,6 +58,13 @@ pub fn body_room() -> usize {
     (limit - limit / 4).saturating_sub(TOTAL.get())
 }
 
+/// Returns the free bytes for memory that its holder can do without: the first quarter of the budget. [`reclaim`]
+/// revokes accounts beyond the second one.
+#[inline]
+pub fn spare_room() -> usize {
+    (LIMIT.get() / 4).saturating_sub(TOTAL.get())
+}
+
 /// Returns true if the whole budget is used.
 #[inline]
 pub fn is_full() -> bool {
@@ -525,6 +532,18 @@ mod tests {
         assert!(!large[0].0.may_begin() && small[0].0.may_begin());
         large[0].1.grow(2 * MIB);
         assert!(!small[0].0.may_begin(), "nothing begins once all is used");
+    }
+
+    #[test]
+    fn spare_memory_ends_before_accounts_are_revoked() {
+        set_limit(8 * MIB);
+        reclaim(0);
+        let accounts = holding(&[MIB]);
+        assert_eq!((spare_room(), body_room(), room()), (MIB, 5 * MIB, 7 * MIB));
+        accounts[0].1.grow(spare_room());
+        assert_eq!((spare_room(), reclaim(60_000)), (0, 0));
+        accounts[0].1.grow(2 * MIB);
+        assert_eq!((spare_room(), reclaim(60_000)), (0, 0));
     }
 
     #[test]

@@ -225,6 +225,8 @@ pub struct Context {
     /// A plugin's limit of the request body in bytes; 0 for the limit of the gateway alone. See
     /// [`Context::limit_request_body`].
     pub request_body_limit: u64,
+    /// Bytes of the node's response that may be read ahead of a client that is slower; 0 for none.
+    pub read_ahead_bytes: usize,
     /// A plugin translates the request to gRPC: replies of the gateway itself use the client's protocol, not gRPC.
     pub is_translated: bool,
     /// The Dubbo call that the request becomes; None for a node with the protocol of its upstream.
@@ -308,6 +310,7 @@ impl Context {
         self.body = None;
         (self.has_request_body, self.has_response_body) = (false, false);
         self.request_body_limit = 0;
+        self.read_ahead_bytes = 0;
         self.is_translated = false;
         self.dubbo = None;
         self.cache = None;

@@ -25,7 +25,8 @@ use super::remainder::Remainder;
 use super::response::Verdict;
 use super::transfer::{Transfer, Upload};
 use super::{
-    Exchange, Scratch, cache, client, grpc, headers, proxy_status, reply, response_head, tunnel, upgrade,
+    Exchange, Scratch, cache, client, grpc, headers, proxy_status, read_ahead, reply, response_head, tunnel,
+    upgrade,
 };
 use crate::attempt::attempts::{Attempts, Decision, Failure, after, decide};
 use crate::attempt::judge::is_to_blame;
@@ -469,6 +470,7 @@ impl Exchange<'_, '_> {
         if repeatable && state.wants_another(head, method, &plan.attempts) {
             return Ok(Ended::Declined);
         }
+        transfer.read_ahead(read_ahead::allowed(ctx.read_ahead_bytes, head));
         response_head::prepare(head, &plan.view.snapshot);
         let length = answer_length(transfer.up.body_length(), ctx);
         ctx.has_response_body = !length.is_empty();
@@ -501,7 +503,7 @@ impl Exchange<'_, '_> {
             let polled = transfer.poll_body(task, &mut delivery, ctx, body);
             if polled.is_pending()
                 && !delivery.holds_head()
-                && let Poll::Ready(rest) = transfer.poll_rest(task)
+                && let Poll::Ready(rest) = transfer.poll_rest(task, ctx, body)
             {
                 return Poll::Ready(Ok(Some(rest)));
             }

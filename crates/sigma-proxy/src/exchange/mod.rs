@@ -23,6 +23,7 @@ mod local_reply;
 mod phases;
 mod plan;
 mod proxy_status;
+mod read_ahead;
 mod read_along;
 mod remainder;
 mod reply;

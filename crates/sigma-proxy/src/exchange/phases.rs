@@ -434,11 +434,8 @@ impl Exchange<'_, '_> {
     }
 
     /// Returns the memory of the bodies that the exchange has.
-    pub(super) fn bodies_held(&mut self) -> usize {
-        let body = self.scratch.ctx.body.as_ref().map_or(0, Vec::capacity);
-        let read = self.scratch.body.reading();
-        let read = if read.is_empty() { 0 } else { read.capacity() };
-        body + read
+    pub(super) fn bodies_held(&self) -> usize {
+        self.scratch.body.held(&self.scratch.ctx)
     }
 
     /// Applies the limit of a plugin to the request body, if one has set it.

@@ -15,6 +15,7 @@ use sigma_plugin::pace::Direction;
 use sigma_wire::{Connection, HeadLimits, Rest};
 
 use super::delivery::{Delivered, Delivery, FarEnd, OwnBody, Source};
+use super::read_ahead::ReadAhead;
 use super::upload::RequestBody;
 use super::websocket::{Client, OpenSocket};
 use crate::attempt::attempts::Progress;
@@ -63,6 +64,8 @@ pub(super) struct Transfer<'t, 'c, S> {
     socket: Option<Box<OpenSocket<'c>>>,
     /// The gateway ends a tunnel whose protocol has no closing message.
     leaving: bool,
+    /// The part of the response that was read ahead; None if nothing may be. Boxed, as few routes read ahead.
+    ahead: Option<Box<ReadAhead>>,
 }
 
 impl<'t, 'c, S: Source> Transfer<'t, 'c, S> {
@@ -88,6 +91,7 @@ impl<'t, 'c, S: Source> Transfer<'t, 'c, S> {
             informed: false,
             socket: None,
             leaving: false,
+            ahead: None,
         }
     }
 
@@ -100,7 +104,11 @@ impl<'t, 'c, S: Source> Transfer<'t, 'c, S> {
         delivery: &mut Delivery,
         ctx: &mut Context,
     ) -> Poll<Result<(), Fault>> {
-        let down_pending = match delivery.poll(self.up, self.down, ctx, &mut self.progressed, task) {
+        let delivered = match &mut self.ahead {
+            None => delivery.poll(self.up, self.down, ctx, &mut self.progressed, task),
+            Some(ahead) => delivery.poll(&mut ahead.of(self.up), self.down, ctx, &mut self.progressed, task),
+        };
+        let down_pending = match delivered {
             Ok(Delivered::Whole) => return Poll::Ready(Ok(())),
             Ok(delivered) => delivered == Delivered::ClientSlow,
             Err(fault) => return Poll::Ready(Err(fault)),
@@ -347,6 +355,11 @@ impl<'t, 'c> Transfer<'t, 'c, Connection> {
         self.upload
     }
 
+    /// Allows up to `limit` bytes of the response to be read ahead of the client.
+    pub(super) fn read_ahead(&mut self, limit: usize) {
+        self.ahead = (limit > 0).then(|| Box::new(ReadAhead::new(limit)));
+    }
+
     /// Notes that the head of a response has arrived.
     pub(super) fn answered(&mut self) {
         self.answered = true;
@@ -448,11 +461,22 @@ impl<'t, 'c> Transfer<'t, 'c, Connection> {
 
     /// Returns the rest of the response, if the node has sent all of it while the client is the slower one.
     /// Boxed, as few exchanges have any. Call it after [`Transfer::poll_body`] was pending.
-    pub(super) fn poll_rest(&mut self, task: &mut task::Context<'_>) -> Poll<Box<Rest>> {
-        if self.upload == Upload::Running || self.up_wait != Wait::Nothing {
-            return Poll::Pending;
+    pub(super) fn poll_rest(
+        &mut self,
+        task: &mut task::Context<'_>,
+        ctx: &mut Context,
+        body: &RequestBody,
+    ) -> Poll<Box<Rest>> {
+        let is_client_slow = self.upload != Upload::Running && self.up_wait == Wait::Nothing;
+        let rest = match &mut self.ahead {
+            _ if !is_client_slow => Poll::Pending,
+            Some(ahead) if !ahead.has_ended() => ahead.poll_fill(self.up, ctx, task),
+            _ => self.up.poll_rest(task),
+        };
+        if let Some(ahead) = &self.ahead {
+            self.down.hold(body.held(ctx) + ahead.memory());
         }
-        self.up.poll_rest(task).map(Box::new)
+        rest.map(Box::new)
     }
 
     /// Moves frames of the request body; returns true if the node has yet to accept some.

@@ -81,6 +81,13 @@ impl RequestBody {
         &self.read
     }
 
+    /// Returns the memory of the bodies of an exchange: of this one as far as a plugin has read it, and of the one in
+    /// `ctx`.
+    pub(super) fn held(&self, ctx: &Context) -> usize {
+        let read = if self.read.is_empty() { 0 } else { self.read.capacity() };
+        read + ctx.body.as_ref().map_or(0, Vec::capacity)
+    }
+
     /// Takes the body that was read to its end.
     pub(super) fn take_read(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.read)

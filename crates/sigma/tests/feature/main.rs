@@ -69,6 +69,7 @@ mod overload;
 mod plugins_admin;
 mod plugins_auth;
 mod plugins_bandwidth;
+mod plugins_buffering;
 mod plugins_cache;
 mod plugins_compose;
 mod plugins_kafka_proxy;

@@ -32,14 +32,14 @@ fn start_with(port: u16, upstream: &Value, plugins: &Value) -> Gateway {
 }
 
 /// A client whose window is closed, and the bytes that it has read.
-struct Stalled {
-    socket: TcpStream,
+pub(crate) struct Stalled {
+    pub(crate) socket: TcpStream,
     read: Vec<u8>,
 }
 
 impl Stalled {
     /// Asks `GET /`.
-    fn ask(gateway: &Gateway) -> Stalled {
+    pub(crate) fn ask(gateway: &Gateway) -> Stalled {
         let mut socket = TcpStream::connect(("127.0.0.1", gateway.address().port().unwrap())).unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
@@ -50,7 +50,7 @@ impl Stalled {
     }
 
     /// Kinds and payloads of the frames of its stream that have come.
-    fn frames(&mut self) -> Vec<(u8, Vec<u8>)> {
+    pub(crate) fn frames(&mut self) -> Vec<(u8, Vec<u8>)> {
         let mut piece = [0; 16 * 1024];
         match self.socket.read(&mut piece) {
             Ok(n) => self.read.extend_from_slice(&piece[..n]),
@@ -69,13 +69,13 @@ impl Stalled {
         frames
     }
 
-    fn waits_for_head(&mut self) {
+    pub(crate) fn waits_for_head(&mut self) {
         assert!(until(PATIENCE, || self.frames().iter().any(|(kind, _)| *kind == 1)));
         assert!(self.frames().iter().all(|(kind, _)| *kind == 1), "{:?}", self.frames());
     }
 
     /// Opens its window, and reads `body` and what ends the stream: an END_STREAM flag of DATA, or trailers.
-    fn takes(&mut self, body: &[u8]) {
+    pub(crate) fn takes(&mut self, body: &[u8]) {
         self.socket.write_all(&frame(8, 0, 1, &1_000_000_u32.to_be_bytes())).unwrap();
         let data = |frames: Vec<(u8, Vec<u8>)>| -> Vec<u8> {
             frames.into_iter().filter(|(kind, _)| *kind == 0).flat_map(|(_, data)| data).collect()
