@@ -24,11 +24,14 @@ pub struct Figures {
     pub faults: u64,
     /// Exchanges with a known time, by its class.
     latency: [u32; CLASSES],
+    /// The sum of the known times in microseconds.
+    total_us: u64,
 }
 
 impl Default for Figures {
     fn default() -> Figures {
-        Figures { requests: 0, client_errors: 0, server_errors: 0, faults: 0, latency: [0; CLASSES] }
+        let latency = [0; CLASSES];
+        Figures { requests: 0, client_errors: 0, server_errors: 0, faults: 0, latency, total_us: 0 }
     }
 }
 
@@ -42,6 +45,7 @@ impl Figures {
         if let Some(latency) = latency {
             let sum = &mut self.latency[class_of(latency)];
             *sum = sum.saturating_add(1);
+            self.total_us = self.total_us.saturating_add(micros_of(latency));
         }
     }
 
@@ -54,13 +58,25 @@ impl Figures {
         for (sum, count) in self.latency.iter_mut().zip(other.latency) {
             *sum = sum.saturating_add(count);
         }
+        self.total_us = self.total_us.saturating_add(other.total_us);
+    }
+
+    /// Returns the mean time in milliseconds; None without a known time.
+    pub fn mean_ms(&self) -> Option<f64> {
+        let known = self.known();
+        (known > 0).then(|| self.total_us as f64 / known as f64 / 1000.0)
+    }
+
+    /// Returns the number of exchanges with a known time.
+    fn known(&self) -> u64 {
+        self.latency.iter().map(|count| u64::from(*count)).sum()
     }
 
     /// Returns the time in milliseconds that `percent` of the exchanges did not exceed, with an error of
     /// [`PERCENTILE_ERROR_PERCENT`]; None without a known time. Times outside the classes are reported as the ends of
     /// the range.
     pub fn percentile_ms(&self, percent: u8) -> Option<f64> {
-        let known: u64 = self.latency.iter().map(|count| u64::from(*count)).sum();
+        let known = self.known();
         if known == 0 {
             return None;
         }
@@ -74,9 +90,13 @@ impl Figures {
     }
 }
 
+fn micros_of(latency: Duration) -> u64 {
+    u64::try_from(latency.as_micros()).unwrap_or(u64::MAX)
+}
+
 /// Returns the class of a time.
 fn class_of(latency: Duration) -> usize {
-    let micros = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
+    let micros = micros_of(latency);
     let Some(octave) = micros.checked_ilog2().filter(|octave| *octave >= FIRST_OCTAVE) else { return 0 };
     // Its second half begins at 2^(octave + 1/2), whose square is a power of two.
     let is_second_half = octave >= 32 || micros * micros >= 1 << (2 * octave + 1);
@@ -145,6 +165,18 @@ mod tests {
         near(91, 10.0);
         near(99, 10.0);
         near(100, 100.0);
+    }
+
+    #[test]
+    fn mean_counts_known_times() {
+        let mut one = Figures::default();
+        assert_eq!(one.mean_ms(), None);
+        one.add(200, false, Some(Duration::from_millis(1)));
+        one.add(200, false, None);
+        let mut other = Figures::default();
+        other.add(200, false, Some(Duration::from_millis(4)));
+        one.merge(&other);
+        assert_eq!(one.mean_ms(), Some(2.5));
     }
 
     #[test]

@@ -4,8 +4,8 @@
 //! A query makes the workers count, for [`WATCH_FOR`] from then on. The first response after a pause has only the
 //! permanent counters.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -168,11 +168,32 @@ fn shown(figures: &Figures, seconds: u64) -> Value {
     })
 }
 
+/// The sums of some nodes since they were last taken. Workers count while somebody takes them.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    /// Addresses as text.
+    nodes: HashSet<String>,
+    sum: Mutex<Figures>,
+}
+
+impl Meter {
+    fn add(&self, table: &Table) {
+        let mut sum = self.sum.lock().unwrap_or_else(PoisonError::into_inner);
+        for (addr, _, figures) in table.nodes() {
+            if self.nodes.contains(&addr.to_string()) {
+                sum.merge(figures);
+            }
+        }
+    }
+}
+
 /// The control thread's part: the time of the last query, and the statistics.
 #[derive(Debug)]
 pub(crate) struct Live {
     began: Instant,
     window: Mutex<Window>,
+    /// The meters in use, and some that are not any more.
+    meters: Mutex<Vec<Weak<Meter>>>,
     /// Notified at the first query after a pause.
     looks: tokio::sync::Notify,
 }
@@ -183,6 +204,7 @@ impl Live {
         let live = Arc::new(Live {
             began: Instant::now(),
             window: Mutex::default(),
+            meters: Mutex::default(),
             looks: tokio::sync::Notify::new(),
         });
         tokio::spawn(Arc::clone(&live).follow(inbox));
@@ -211,7 +233,10 @@ impl Live {
             while let Some(until) = self.watched_until() {
                 tokio::select! {
                     table = inbox.next() => match table {
-                        Some(table) => self.window().add(self.now(), &table),
+                        Some(table) => {
+                            self.window().add(self.now(), &table);
+                            self.measure(&table);
+                        }
                         None => return,
                     },
                     () = tokio::time::sleep_until(until) => self.end_if_nobody_looks(),
@@ -234,14 +259,47 @@ impl Live {
     /// Returns the statistics, and keeps the workers counting.
     pub(crate) fn look(&self) -> Value {
         let now = self.now();
+        let mut window = self.asked(now);
+        window.forget(now);
+        window.shown(now)
+    }
+
+    /// Keeps the workers counting.
+    fn asked(&self, now: u64) -> MutexGuard<'_, Window> {
         let mut window = self.window();
         window.asked = now;
         if window.since.is_none() {
             window.since = Some(now);
             self.looks.notify_one();
         }
-        window.forget(now);
-        window.shown(now)
+        window
+    }
+
+    /// Returns a meter of the nodes with these addresses, whose workers count from now on.
+    pub(crate) fn meter(&self, nodes: HashSet<String>) -> Arc<Meter> {
+        let meter = Arc::new(Meter { nodes, sum: Mutex::default() });
+        self.meters().push(Arc::downgrade(&meter));
+        drop(self.asked(self.now()));
+        meter
+    }
+
+    /// Takes the sums of a meter, and keeps the workers counting.
+    pub(crate) fn take(&self, meter: &Meter) -> Figures {
+        drop(self.asked(self.now()));
+        std::mem::take(&mut *meter.sum.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn meters(&self) -> MutexGuard<'_, Vec<Weak<Meter>>> {
+        self.meters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn measure(&self, table: &Table) {
+        self.meters().retain(|meter| {
+            meter.upgrade().is_some_and(|meter| {
+                meter.add(table);
+                true
+            })
+        });
     }
 }
 

@@ -26,6 +26,7 @@ mod runner;
 pub(crate) mod running;
 mod scripts;
 pub(crate) mod status;
+mod stress;
 mod summaries;
 mod tap;
 
@@ -187,7 +188,7 @@ fn ask(state: &mut AdminState, running: &Arc<Running>, plugins: Arc<Roster>) {
 
 /// Returns the calls of an Admin API to the running gateway.
 fn process_calls(running: &Arc<Running>) -> ProcessCalls {
-    let [asked, set, ordering] = [(); 3].map(|()| Arc::clone(running));
+    let [asked, set, ordering, stressed] = [(); 4].map(|()| Arc::clone(running));
     ProcessCalls {
         query: Arc::new(move |question| questions::answer(&*asked, question)),
         set_node_state: Arc::new(move |upstream, node, body| {
@@ -198,6 +199,7 @@ fn process_calls(running: &Arc<Running>) -> ProcessCalls {
             let running = Arc::clone(&ordering);
             Box::pin(async move { running.order_now(&ssl).await })
         }),
+        stress: Arc::new(move |call| stressed.stress(call)),
     }
 }
 

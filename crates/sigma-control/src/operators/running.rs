@@ -33,6 +33,7 @@ use crate::operators::control_api::{Asked, HealthReport, InForce, Inspect, NO_OR
 use crate::operators::live::Live;
 use crate::operators::members::Members;
 use crate::operators::nodes::{self, UpstreamNodes, add_reason, status_name};
+use crate::operators::stress::{self, REMOVED, StressCall, StressPlan, StressRuns, Targets};
 use crate::operators::{caches, certificates, orders as order_measures, registries, runner, scripts};
 use crate::serving::acme as orders;
 use crate::serving::clock::unix_seconds;
@@ -69,7 +70,7 @@ pub(crate) struct Running {
     scripts: Arc<ScriptBoard>,
     runner: Arc<RunnerState>,
     /// Why traffic should go elsewhere; None if it need not.
-    unready: Mutex<Option<&'static str>>,
+    unready: Arc<Mutex<Option<&'static str>>>,
     reloads: AtomicU64,
     last_problem: Mutex<Option<String>>,
     started: Instant,
@@ -77,6 +78,7 @@ pub(crate) struct Running {
     stop: Notify,
     /// The warnings that come from resources together, of the snapshot in force.
     together: Mutex<Option<(Weak<Snapshot>, Vec<Problem>)>>,
+    stress: StressRuns,
 }
 
 impl Running {
@@ -100,14 +102,37 @@ impl Running {
             taps: Arc::clone(inheritance.taps()),
             scripts: inheritance.node().part(ScriptBoard::default),
             runner: inheritance.node().part(RunnerState::default),
-            unready: Mutex::new(Some("the process is starting")),
+            unready: Arc::new(Mutex::new(Some("the process is starting"))),
             reloads: AtomicU64::new(0),
             last_problem: Mutex::new(None),
             started: Instant::now(),
             commands,
             stop: Notify::new(),
             together: Mutex::new(None),
+            stress: StressRuns::default(),
         }
+    }
+
+    /// Begins a stress test of an upstream in force.
+    fn start_stress(&self, upstream: &str, body: Option<&Value>) -> Result<Value, (StatusCode, String)> {
+        let refused = |message| (StatusCode::BAD_REQUEST, message);
+        let plan = StressPlan::read(body).map_err(refused)?;
+        let cell = {
+            let state = self.publisher.state();
+            let all = state.snapshot.iter().flat_map(|snapshot| snapshot.upstreams());
+            let found = all.into_iter().find(|candidate| candidate.key == upstream);
+            let none = || (StatusCode::NOT_FOUND, format!("{upstream} has no upstream"));
+            let found = found.ok_or_else(none)?;
+            stress::check(upstream, &found.config).map_err(refused)?;
+            Arc::clone(&found.cell)
+        };
+        let targets = Targets::find(upstream, cell, &plan).map_err(refused)?;
+        let (publisher, unready) = (Arc::clone(&self.publisher), Arc::clone(&self.unready));
+        let in_force = move |upstream: &str| match *unready.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(reason) => Err(reason.to_owned()),
+            None => publisher.state().endpoints.cell(upstream).ok_or_else(|| REMOVED.to_owned()),
+        };
+        self.stress.start(upstream, plan, targets, &self.live, in_force)
     }
 
     /// Tells load balancers from now on why traffic should go elsewhere, or that it need not.
@@ -332,6 +357,15 @@ impl Inspect for Running {
 
     fn set_node_state(&self, upstream: &str, node: &str, wanted: NodeState) -> Result<NodeState, String> {
         self.publisher.state().endpoints.set_node_state(upstream, node, wanted)
+    }
+
+    fn stress(&self, call: StressCall<'_>) -> Result<Value, (StatusCode, String)> {
+        match call {
+            StressCall::List => Ok(self.stress.list()),
+            StressCall::Show(upstream) => self.stress.show(upstream),
+            StressCall::Start(upstream, body) => self.start_stress(upstream, body),
+            StressCall::Stop(upstream) => self.stress.stop(upstream),
+        }
     }
 
     fn certificates(&self) -> Vec<Value> {

@@ -241,6 +241,11 @@ impl Endpoints {
         all
     }
 
+    /// Returns the endpoints of an upstream in force.
+    pub(crate) fn cell(&self, key: &str) -> Option<Arc<UpstreamCell>> {
+        self.cells.get(key).cloned()
+    }
+
     /// Puts a node, by its name or its address, into a state. Returns the resulting state: a node that the
     /// configuration takes out stays out.
     ///

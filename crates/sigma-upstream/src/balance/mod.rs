@@ -26,6 +26,7 @@ mod sessions;
 mod simulation;
 mod slow_start;
 mod stick_table;
+mod stress;
 mod subsets;
 #[cfg(test)]
 mod tests;
@@ -45,6 +46,7 @@ use hashed::Hashed;
 use levels::Levels;
 use sessions::Sessions;
 use slow_start::Ages;
+use stress::{Drawn, Stress};
 use subsets::Subsets;
 
 pub use crate::hashing::crc32;
@@ -187,6 +189,8 @@ pub struct Balancer {
     ages: Option<Ages>,
     /// The nodes of sessions, with session affinity.
     sessions: Option<Sessions>,
+    /// The stress test that nodes are in. Boxed, as few upstreams have one.
+    stress: Option<Box<Stress>>,
     /// There is one node, which is used in any state.
     only: bool,
     /// A node is usable, and the rules allow it to serve.
@@ -218,6 +222,7 @@ impl Balancer {
             subsets,
             ages,
             sessions,
+            stress: None,
             only: false,
             can_serve: false,
             health_seen: NOT_SEEN,
@@ -269,6 +274,28 @@ impl Balancer {
         if self.only {
             return Some(0);
         }
+        match self.stress.is_some() {
+            false => self.pick_by_rules(context),
+            true => self.pick_under_stress(context),
+        }
+    }
+
+    /// Returns the node of a request while a stress test runs.
+    #[cold]
+    fn pick_under_stress(&mut self, context: &PickContext<'_>) -> Option<usize> {
+        let set = self.view.held();
+        let stress = self.stress.as_mut()?;
+        let tried = match stress.draw(set, context) {
+            Drawn::Node(at) => return Some(at),
+            Drawn::Others => stress.avoid(context.tried, set),
+            Drawn::Normal => return self.pick_by_rules(context),
+        };
+        self.pick_by_rules(&PickContext { tried: &tried, ..*context }).or_else(|| self.pick_by_rules(context))
+    }
+
+    /// Returns the node that the policy chooses within the levels, zones and subsets.
+    #[inline]
+    fn pick_by_rules(&mut self, context: &PickContext<'_>) -> Option<usize> {
         let bits = || match self.rules.hashes() {
             true => u64::from(crc32(context.key.unwrap_or_default())),
             false => context.random,
@@ -346,6 +373,9 @@ impl Balancer {
         self.can_serve = any_usable && !self.levels.iter().all(Levels::refuses);
         let is_alone = matches!(&set.endpoints[..], [only] if only.health.is_in_service());
         self.only = is_alone && !self.rules.levels.judge_panic() && self.subsets.is_none();
+        // Sessions and subsets bind requests to nodes; no test is started for them.
+        let may_be_stressed = self.sessions.is_none() && self.subsets.is_none();
+        self.stress = if may_be_stressed { Stress::of(set, now_ms).map(Box::new) } else { None };
         self.policy.rebuild(set, &groups);
     }
 }

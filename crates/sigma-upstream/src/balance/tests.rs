@@ -3,6 +3,7 @@
 mod policies;
 mod rules;
 mod scale;
+mod stress;
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -13,6 +13,7 @@
 //! - [`records`]: the targets of one upstream.
 //! - [`kept`]: the state for the next process.
 //! - [`findings`]: findings shared by gateways.
+//! - [`stress`]: shares of stress tests.
 //!
 //! A [`Health`] is written by the control side only and read by every worker. Reports of workers from traffic go
 //! through a bounded channel ([`HealthReporter`]), except their counts.
@@ -33,6 +34,7 @@ mod runs;
 #[cfg(test)]
 mod simulation;
 pub mod state;
+mod stress;
 mod tally;
 
 use std::collections::HashSet;
@@ -54,6 +56,8 @@ pub use report::{HealthInbox, HealthReporter, REPORT_QUEUE, passive_channel};
 use runs::Runs;
 use state::{AgentWish, Source};
 pub use state::{Event, Limits, NodeState, Standing, State};
+use stress::StressCell;
+pub use stress::StressShare;
 use tally::Tally;
 
 /// Counts how often a target of one upstream became usable or unusable.
@@ -81,6 +85,8 @@ pub struct Health {
     turns: AtomicU32,
     /// The runs of events for passive checks.
     runs: Runs,
+    /// The share of requests by a stress test.
+    stress: StressCell,
     /// The request limit that its agent wants; 0 without one.
     maxconn: AtomicU32,
     /// Its agent's limit has no effect, and the log says so. Control side only.
@@ -123,6 +129,7 @@ impl Health {
             place: None,
             turns: AtomicU32::new(0),
             runs: Runs::default(),
+            stress: StressCell::default(),
             maxconn: AtomicU32::new(0),
             has_idle_maxconn: AtomicBool::new(false),
             compared: OnceLock::new(),
@@ -174,6 +181,21 @@ impl Health {
     /// Sets the state that an operator wants (control side).
     pub fn want(&self, wanted: NodeState) {
         self.change(|standing| Standing { wanted, ..standing });
+    }
+
+    /// Sets or repeats the share of requests that it and others in a stress test get together, of
+    /// [`StressShare::WHOLE`]; 0 ends the test (control side).
+    pub fn press(&self, share: u32) {
+        if self.stress.set(share) {
+            // Release, as for its state.
+            self.epoch.0.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Returns its share of a stress test.
+    #[inline]
+    pub fn stress(&self) -> StressShare {
+        self.stress.get()
     }
 
     /// Returns the effective part of a configured weight.

@@ -242,6 +242,23 @@ impl Client {
         serde_json::from_str(&text).context("the response is not JSON; is this a gateway's API?")
     }
 
+    /// Starts, stops or shows the stress test of an upstream; without one, shows all.
+    pub(crate) async fn stress(
+        &self,
+        method: Method,
+        upstream: Option<&str>,
+        body: Option<&Value>,
+    ) -> Result<Value> {
+        let path = upstream.map(|upstream| format!("/{}", upstream.trim_matches('/'))).unwrap_or_default();
+        let url = format!("{}/{}/stress{path}", self.base, self.root());
+        let mut request = self.http.request(method.into(), url);
+        if let Some(body) = body {
+            request = request.body(body.to_string());
+        }
+        let (_, text) = self.send(request).await?;
+        serde_json::from_str(&text).context("the response is not JSON; is this a gateway's API?")
+    }
+
     async fn send(&self, request: reqwest::RequestBuilder) -> Result<(u16, String)> {
         let answer = self.begin(request).await?;
         let status = answer.status().as_u16();

@@ -10,6 +10,7 @@ mod members;
 mod orders;
 mod output;
 mod purge;
+mod stress;
 mod tap;
 
 use std::path::PathBuf;
@@ -203,6 +204,14 @@ enum Verb {
         #[arg(long, value_name = "URL")]
         control: Vec<String>,
     },
+    /// Test nodes with a share of live requests that grows until a limit of latency or errors
+    Stress {
+        #[command(subcommand)]
+        act: stress::Act,
+        /// The Control API. Without it, the Admin API if there is a key [default: http://127.0.0.1:9090]
+        #[arg(long, value_name = "URL", global = true)]
+        control: Option<String>,
+    },
     /// List the certificates that gateways send to clients, sorted by expiry
     #[command(after_help = "Exit status 3: a certificate has expired or is unreadable.")]
     Certificates(Controls),
@@ -328,6 +337,12 @@ async fn run(ctl: Ctl) -> Result<ExitCode> {
             for client in client.choose(&control)? {
                 set_node_state(&client, &upstream, &node, &state).await?;
             }
+        }
+        Verb::Stress { act, control } => {
+            let control: Vec<String> = control.into_iter().collect();
+            // Without several `--control` there is one.
+            let client = client.choose(&control)?.swap_remove(0);
+            return stress::execute(&client, act, form.unwrap_or(Form::Table)).await;
         }
         Verb::Acme { act: None, control } => {
             return orders::list(&client.choose(&control)?, form.unwrap_or(Form::Table)).await;

@@ -109,6 +109,7 @@ mod stream_guards;
 mod stream_plugins;
 mod stream_postgres;
 mod streams;
+mod stress;
 mod strict;
 mod supervised;
 mod tap;

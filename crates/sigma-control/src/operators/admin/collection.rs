@@ -202,6 +202,8 @@ pub(crate) enum Target {
         /// The name or address of the node.
         node: String,
     },
+    /// `stress/{type}/{id}`: the stress test of an upstream; `stress`: all of them.
+    Stress(Option<String>),
     /// `acme/{ssl}/order`: an order of its certificate.
     Order(String),
     /// `/openapi.json`.
@@ -283,8 +285,10 @@ pub(crate) fn target(path: &str) -> Target {
             Target::NodeState { upstream: format!("{section}/{id}"), node: node.join("/") }
         }
         ["acme", ssl, "order"] => Target::Order(owned(ssl)),
+        ["stress"] => Target::Stress(None),
+        ["stress", section, id] => Target::Stress(Some(format!("{section}/{id}"))),
         ["history", rest @ ..] => past(rest).map_or(Target::Nothing, Target::History),
-        ["schema" | "plugins" | "configs" | "cache" | "convert" | "acme", ..] => Target::Nothing,
+        ["schema" | "plugins" | "configs" | "cache" | "convert" | "acme" | "stress", ..] => Target::Nothing,
         [segment, rest @ ..] => match ProcessQuery::of_segment(segment) {
             Some(question) if rest.is_empty() => Target::Process(question),
             Some(_) => Target::Nothing,

@@ -75,6 +75,7 @@ use crate::operators::explain::{ExplainQuery, Explainer};
 use crate::operators::history::HistoryReader;
 use crate::operators::identity::CertificateOf;
 use crate::operators::members::Listing;
+use crate::operators::stress::StressCall;
 use crate::operators::tap::Tapping;
 use crate::serving::purges::Purges;
 use crate::serving::source::unix_seconds;
@@ -105,11 +106,16 @@ pub(crate) struct ProcessCalls {
     pub(crate) set_node_state: Arc<SetNodeState>,
     /// Orders the certificate of an ssl.
     pub(crate) order: Arc<OrderNow>,
+    /// Starts, stops and shows stress tests.
+    pub(crate) stress: Arc<Stress>,
 }
 
 /// See [`ProcessCalls::set_node_state`].
 pub(crate) type SetNodeState =
     dyn Fn(&str, &str, Option<&Value>) -> Result<Value, (StatusCode, String)> + Send + Sync;
+
+/// See [`ProcessCalls::stress`].
+pub(crate) type Stress = dyn Fn(StressCall<'_>) -> Result<Value, (StatusCode, String)> + Send + Sync;
 
 /// See [`ProcessCalls::order`].
 pub(crate) type OrderNow =
@@ -440,6 +446,7 @@ async fn admitted(state: &AdminState, peer: SocketAddr, request: Request, seen: 
                 Target::Purge => process::purge(state, &call).await,
                 Target::NodeState { upstream, node } => process::node_state(state, &upstream, &node, &call),
                 Target::Order(ssl) => process::order(state, &ssl, &call).await,
+                Target::Stress(upstream) => process::stress(state, upstream.as_deref(), &call),
                 Target::Convert(format) => convert::convert(&format, &call).await,
                 _ => not_found(),
             }

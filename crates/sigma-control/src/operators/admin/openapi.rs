@@ -307,6 +307,8 @@ fn others() -> Vec<(String, Value)> {
         ("cache/purge", json!({"post": purge()})),
         ("nodes/{type}/{id}/{node}", json!({"put": node_state()})),
         ("acme/{id}/order", json!({"post": order()})),
+        ("stress", json!({"get": get("Reports of the stress tests of this gateway", &[])})),
+        ("stress/{type}/{id}", stress()),
         ("plugins/list", json!({"get": get("Names of the plugins", &[])})),
         ("plugins/summaries", json!({"get": get("Description, group and phases of each plugin", &[])})),
         ("plugins/{name}", json!({"get": get("Schema of a plugin", std::slice::from_ref(&name))})),
@@ -366,6 +368,29 @@ fn node_state() -> Value {
     let mut set = operation("Set the state of a node of this gateway".to_owned(), &path, &[("200", done)]);
     set["requestBody"] = json!({"required": true, "content": {"application/json": {"schema": order}}});
     set
+}
+
+/// Returns the operations on the stress test of an upstream.
+fn stress() -> Value {
+    let path = ["type", "id"].map(path_parameter);
+    let report = || json!({"description": "The report of the test.", "content": {"application/json": {"schema": {"type": "object"}}}});
+    let whole = |least: u32, most: u32| json!({"type": "integer", "minimum": least, "maximum": most});
+    let milliseconds = || json!({"type": "number", "exclusiveMinimum": 0});
+    let order = json!({"type": "object", "required": ["nodes"], "additionalProperties": false, "properties": {
+        "nodes": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 16},
+        "start_percent": whole(1, 100), "step_percent": whole(1, 100), "max_percent": whole(1, 100),
+        "interval": whole(5, 3_600), "duration": whole(1, 3_600),
+        "p99_ms": milliseconds(), "mean_ms": milliseconds(),
+        "error_percent": {"type": "number", "minimum": 0, "maximum": 100},
+        "min_requests": {"type": "integer", "minimum": 1},
+    }});
+    let mut start = operation("Start a stress test on this gateway".to_owned(), &path, &[("202", report())]);
+    start["requestBody"] = json!({"required": true, "content": {"application/json": {"schema": order}}});
+    json!({
+        "post": start,
+        "get": operation("Show the last stress test of an upstream".to_owned(), &path, &[("200", report())]),
+        "delete": operation("Stop the stress test of an upstream".to_owned(), &path, &[("200", report())]),
+    })
 }
 
 /// Returns the operation that orders a certificate.

@@ -11,6 +11,7 @@ use super::catalogue::only_get;
 use super::collection::ProcessQuery;
 use super::reply::{Outcome, Refusal, Reply};
 use super::{AdminState, ProcessCalls};
+use crate::operators::stress::StressCall;
 use crate::serving::purges::{PurgeError, PurgeOrder, Purged};
 
 /// `GET` of one of [`ProcessQuery::ALL`].
@@ -38,6 +39,27 @@ pub(crate) async fn order(state: &AdminState, ssl: &str, call: &Call) -> Outcome
     match (running(state)?.order)(ssl.to_owned()).await {
         Ok(()) => Ok(Reply::json(StatusCode::ACCEPTED, json!({"ssl": ssl, "state": "ordering"}))),
         Err((status, reason)) => Err(Refusal::new(status, reason)),
+    }
+}
+
+/// `stress/{type}/{id}`: `POST` starts a stress test, `DELETE` stops it, `GET` shows it; `GET /stress` shows all.
+pub(crate) fn stress(state: &AdminState, upstream: Option<&str>, call: &Call) -> Outcome {
+    let (wanted, status) = match (upstream, &call.method) {
+        (None, &Method::GET) => (StressCall::List, StatusCode::OK),
+        (Some(upstream), &Method::GET) => (StressCall::Show(upstream), StatusCode::OK),
+        (Some(upstream), &Method::POST) => {
+            only(call, &Method::POST)?;
+            (StressCall::Start(upstream, call.body.as_ref()), StatusCode::ACCEPTED)
+        }
+        (Some(upstream), &Method::DELETE) => {
+            only(call, &Method::DELETE)?;
+            (StressCall::Stop(upstream), StatusCode::OK)
+        }
+        _ => return Err(Refusal::new(StatusCode::NOT_FOUND, "not found")),
+    };
+    match (running(state)?.stress)(wanted) {
+        Ok(report) => Ok(Reply::json(status, report).with("cache-control", "no-store")),
+        Err((status, message)) => Err(Refusal::new(status, message)),
     }
 }
 

@@ -34,6 +34,7 @@ use crate::operators::history::HistoryReader;
 use crate::operators::node_states;
 use crate::operators::nodes::UpstreamNodes;
 use crate::operators::profile::Profiling;
+use crate::operators::stress::StressCall;
 use crate::operators::tap::{MEDIA_TYPE, Tapping};
 pub use crate::serving::quarantined::{Quarantined, Standing};
 use crate::store::StoreStatus;
@@ -65,6 +66,12 @@ pub trait Inspect: Send + Sync {
     /// # Errors
     /// Returns an error, which is a sentence, if there is no such node.
     fn set_node_state(&self, upstream: &str, node: &str, state: NodeState) -> Result<NodeState, String>;
+
+    /// Starts, stops or shows stress tests.
+    ///
+    /// # Errors
+    /// Returns status and message if that cannot be.
+    fn stress(&self, call: StressCall<'_>) -> Result<Value, (StatusCode, String)>;
 
     /// The certificates that clients and nodes are shown: an object for each.
     fn certificates(&self) -> Vec<Value>;
@@ -181,6 +188,8 @@ pub fn router(state: ControlState) -> Router {
         .route("/v1/nodes", get(nodes))
         .route("/v1/nodes/{type}/{id}", get(nodes_of))
         .route("/v1/nodes/{type}/{id}/{node}", put(set_node_state))
+        .route("/v1/stress", get(stress_tests))
+        .route("/v1/stress/{type}/{id}", get(stress_test).post(start_stress).delete(stop_stress))
         .route("/v1/routes", get(|state| list(state, Kind::Route)))
         .route("/v1/services", get(|state| list(state, Kind::Service)))
         .route("/v1/upstreams", get(|state| list(state, Kind::Upstream)))
@@ -417,6 +426,36 @@ async fn set_node_state(
         Ok(set) => found(&set),
         Err((status, message)) => refusal(status, message),
     }
+}
+
+/// Responds with the report of a stress test, or with a refusal.
+fn stressed(state: &ControlState, call: StressCall<'_>, status: StatusCode) -> Response {
+    match state.inspect.stress(call) {
+        Ok(report) => answer(status, &report),
+        Err((status, message)) => refusal(status, message),
+    }
+}
+
+async fn stress_tests(State(state): Control) -> Response {
+    stressed(&state, StressCall::List, StatusCode::OK)
+}
+
+async fn stress_test(State(state): Control, Path((section, id)): Path<(String, String)>) -> Response {
+    stressed(&state, StressCall::Show(&format!("{section}/{id}")), StatusCode::OK)
+}
+
+async fn start_stress(
+    State(state): Control,
+    Path((section, id)): Path<(String, String)>,
+    body: Bytes,
+) -> Response {
+    let body: Option<Value> = serde_json::from_slice(&body).ok();
+    let call = &format!("{section}/{id}");
+    stressed(&state, StressCall::Start(call, body.as_ref()), StatusCode::ACCEPTED)
+}
+
+async fn stop_stress(State(state): Control, Path((section, id)): Path<(String, String)>) -> Response {
+    stressed(&state, StressCall::Stop(&format!("{section}/{id}")), StatusCode::OK)
 }
 
 async fn list(State(state): Control, kind: Kind) -> Response {

@@ -49,6 +49,13 @@ impl Inspect for Fake {
         }
     }
 
+    fn stress(&self, call: StressCall<'_>) -> Result<Value, (StatusCode, String)> {
+        match call {
+            StressCall::Stop("upstreams/9") => Err((StatusCode::NOT_FOUND, "no test".to_owned())),
+            call => Ok(json!(format!("{call:?}"))),
+        }
+    }
+
     fn live(&self) -> Value {
         json!({})
     }
@@ -282,6 +289,18 @@ fn items_are_shown_as_they_were_meant() {
         "limit": {"password": "***", "key": "remote_addr", "_meta": {}}, "other": {"a": 1, "_meta": {}}}});
     assert_eq!(shown(Kind::Route, route), (json!("/routes/1"), expected));
     assert_eq!(listed(std::iter::empty()), json!({}));
+}
+
+#[tokio::test]
+async fn stress_tests_are_started_shown_and_stopped() {
+    check("GET /v1/stress", 200, json!("List")).await;
+    check("GET /v1/stress/routes/1", 200, json!(r#"Show("routes/1")"#)).await;
+    check("DELETE /v1/stress/upstreams/1", 200, json!(r#"Stop("upstreams/1")"#)).await;
+    check("DELETE /v1/stress/upstreams/9", 404, json!({"error_msg": "no test"})).await;
+    for (body, read) in [(r#"{"a": 1}"#, r#"Some(Object {"a": Number(1)})"#), ("{", "None")] {
+        let started = send("POST /v1/stress/upstreams/1", body.to_owned()).await;
+        assert_eq!(started, (202, json!(format!(r#"Start("upstreams/1", {read})"#))));
+    }
 }
 
 #[tokio::test]
