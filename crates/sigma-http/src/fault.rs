@@ -301,6 +301,9 @@ refusals! {
     Handshake None, "tls_handshake_failed",
         "The TLS handshake with a client failed.",
         "The line of the error log has the cause: versions and ciphers, a certificate that the client does not trust, a client certificate that is missing, or time.";
+    NoDestination None, "no_original_destination",
+        "A client connected to a listener with `original_destination` itself, without a redirection of the kernel.",
+        "Redirect the connections of clients by iptables or nftables ([transparent proxy](transparent-proxy.md)), or remove `original_destination`.";
 }
 
 /// A fault: its kind, its side, and the progress of the request.

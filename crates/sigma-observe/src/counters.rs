@@ -172,6 +172,8 @@ pub enum Counter {
     RefusedRoute,
     /// Handshakes that failed for another reason.
     RefusedHandshake,
+    /// Connections without an original destination
+    RefusedDestination,
 }
 
 impl Counter {
@@ -194,7 +196,7 @@ impl Counter {
 const KINDS: &str = "refusals_";
 
 /// Every counter with its public name, in the order of [`Counter`].
-const NAMES: [(Counter, &str); 77] = [
+const NAMES: [(Counter, &str); 78] = [
     (Counter::Requests, "requests"),
     (Counter::ExchangesEnded, "exchanges_ended"),
     (Counter::Responses1xx, "responses_1xx"),
@@ -272,6 +274,7 @@ const NAMES: [(Counter, &str); 77] = [
     (Counter::RefusedName, "refusals_unknown_server_name"),
     (Counter::RefusedRoute, "refusals_no_stream_route"),
     (Counter::RefusedHandshake, "refusals_tls_handshake_failed"),
+    (Counter::RefusedDestination, "refusals_no_original_destination"),
 ];
 
 /// One worker's counters. Only that worker writes them; any thread may read them.

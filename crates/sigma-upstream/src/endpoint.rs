@@ -76,6 +76,22 @@ impl Endpoint {
         node_name(&self.host, self.port, &self.addr)
     }
 
+    /// Returns an endpoint at this address outside of all tables: nothing checks it, and no pool keeps its connections.
+    pub fn unlisted(addr: SocketAddr) -> Endpoint {
+        Endpoint {
+            lease: Lease::unlisted(),
+            host: addr.ip().to_string(),
+            port: addr.port(),
+            addr: Address::Tcp(addr),
+            host_header: addr.to_string(),
+            weight: 1,
+            priority: 0,
+            metadata: None,
+            health: Arc::new(Health::unchecked()),
+            by_address: false,
+        }
+    }
+
     /// Returns it as a node of a hash table, with this weight.
     pub(crate) fn hash_node(&self, weight: u32) -> HashNode {
         HashNode { id: self.id(), by_address: self.by_address, share: weight }

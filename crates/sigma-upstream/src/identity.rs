@@ -53,6 +53,11 @@ impl Lease {
         LeaseWatch { id: self.id, held: Arc::downgrade(&self.held) }
     }
 
+    /// Returns the lease of an endpoint in no table.
+    pub fn unlisted() -> Lease {
+        Lease { id: EndpointId { index: u32::MAX, generation: NonZeroU32::MAX }, held: Arc::default() }
+    }
+
     #[cfg(test)]
     pub(crate) fn numbered(index: usize) -> Lease {
         Lease { id: EndpointId::numbered(index), held: Arc::default() }

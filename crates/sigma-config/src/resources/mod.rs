@@ -13,6 +13,7 @@ pub mod checks;
 mod client_auth;
 mod consumer;
 mod decoration;
+mod destination;
 mod fastcgi;
 pub mod kind;
 mod node_states;
@@ -50,6 +51,7 @@ pub use client_auth::{Cleartext, CrlVerify, SslClient, SslCrl, SslOcsp, WithoutA
 pub use consumer::{Consumer, ConsumerGroup, Credential};
 pub(crate) use consumer::{ConsumerItem, split_credential};
 pub use decoration::{Decoration, Decorations, FieldPath};
+pub use destination::{OriginalDestination, Ports};
 pub use fastcgi::{FastCgi, FastCgiHttps};
 pub use node_states::NodeState;
 pub use optional::{Optional, Unset};

@@ -252,7 +252,8 @@ resource! {
         extend("oneOf" = [
             { "required": ["nodes"] },
             { "required": ["service_name", "discovery_type"] },
-            { "required": ["members"] }
+            { "required": ["members"] },
+            { "required": ["original_destination"] }
         ])
     )]
     pub struct Upstream [id name about times] {
@@ -264,6 +265,10 @@ resource! {
         #[serde(skip_serializing_if = "<[_]>::is_empty")]
         #[schemars(length(min = 1, max = 16))]
         pub members: Box<[UpstreamMember]>,
+        /// The node of a session is the destination that its client has connected to, instead of `nodes`: for listeners
+        /// with `original_destination` and stream routes.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub original_destination: Option<Box<super::destination::OriginalDestination>>,
         /// The service in a registry whose nodes are used, instead of `nodes`. In DNS `host` or `host:port`, in
         /// Kubernetes `namespace/service:port`, otherwise the name in the registry.
         #[serde(skip_serializing_if = "Optional::is_unset")]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::{Object, hashes, problem, word};
-use crate::resources::Upstream;
+use crate::resources::{Ports, Upstream};
 use sigma_schema::id::text_of_id;
 use sigma_schema::problem::{Problem, member};
 use sigma_schema::template::Template;
@@ -14,6 +14,9 @@ use sigma_schema::template::Template;
 pub(super) fn rules(upstream: &Object) -> Vec<Problem> {
     if let Some(members) = upstream.get("members").and_then(Value::as_array) {
         return of_members(upstream, members);
+    }
+    if upstream.contains_key("original_destination") {
+        return of_destination(upstream);
     }
     let balance = word(upstream, "type").unwrap_or("roundrobin");
     let mut found = Vec::new();
@@ -73,17 +76,63 @@ pub(super) fn rules(upstream: &Object) -> Vec<Problem> {
     found
 }
 
+/// The fields that an upstream of original destinations may have: identification, and how a node is reached.
+const OF_DESTINATION: [&str; 12] = [
+    "original_destination",
+    "id",
+    "name",
+    "desc",
+    "labels",
+    "create_time",
+    "update_time",
+    "scheme",
+    "timeout",
+    "tls",
+    "proxy_protocol",
+    "limits",
+];
+
+fn of_destination(upstream: &Object) -> Vec<Problem> {
+    let mut found = Vec::new();
+    for field in written(upstream).filter(|field| !OF_DESTINATION.contains(field)) {
+        let message = format!(
+            "`{field}` has no effect together with `original_destination`: the client chooses the only node"
+        );
+        found.push(problem(field, "conflict", message, "remove it"));
+    }
+    let per_node = upstream.get("limits").and_then(|limits| limits.get("max_requests_per_node"));
+    if per_node.is_some_and(|limit| !limit.is_null()) {
+        let message = "`max_requests_per_node` needs configured nodes";
+        found.push(problem("limits.max_requests_per_node", "conflict", message, "write `max_requests`"));
+    }
+    let ports = upstream.get("original_destination").and_then(|destination| destination.get("ports"));
+    for (number, port) in ports.and_then(Value::as_array).into_iter().flatten().enumerate() {
+        if let Some(Err(message)) = port.as_str().map(str::parse::<Ports>) {
+            let place = format!("original_destination.ports[{number}]");
+            found.push(problem(place, "value", message, "write the lower port first"));
+        }
+    }
+    let scheme = word(upstream, "scheme").unwrap_or("http");
+    if !matches!(scheme, "http" | "tcp" | "tls") {
+        let message = format!("`original_destination` is for sessions over TCP, not for `scheme: {scheme}`");
+        found.push(problem("scheme", "conflict", message, "write tcp or tls"));
+    }
+    found
+}
+
+/// The fields that say more than the default. A value in a store has the defaults of all fields.
+fn written(upstream: &Object) -> impl Iterator<Item = &str> {
+    let defaults = serde_json::to_value(Upstream::default()).unwrap_or_default();
+    let says = move |(field, value): &(&String, &Value)| defaults.get(field.as_str()) != Some(value);
+    upstream.iter().filter(says).map(|(field, _)| field.as_str())
+}
+
 /// The fields that an upstream with members may have: identification only, not fields that need nodes.
 const OF_MEMBERS: [&str; 7] = ["members", "id", "name", "desc", "labels", "create_time", "update_time"];
 
 fn of_members(upstream: &Object, members: &[Value]) -> Vec<Problem> {
     let mut found = Vec::new();
-    // A value in a store has the defaults of all fields.
-    let defaults = serde_json::to_value(Upstream::default()).unwrap_or_default();
-    let says = |(field, value): &(&String, &Value)| {
-        !OF_MEMBERS.contains(&field.as_str()) && defaults.get(field.as_str()) != Some(value)
-    };
-    for (field, _) in upstream.iter().filter(says) {
+    for field in written(upstream).filter(|field| !OF_MEMBERS.contains(field)) {
         let message =
             format!("`{field}` has no effect together with `members`: each member uses its own fields");
         found.push(problem(field, "conflict", message, "write it at the members, or remove it"));

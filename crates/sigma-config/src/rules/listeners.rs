@@ -19,7 +19,30 @@ fn of_listener(place: &str, listener: &Value, resumes: bool) -> Vec<Problem> {
     found.extend(of_http3(place, listener));
     found.extend(of_tcp(place, listener));
     found.extend(of_early_data(place, listener, resumes));
+    found.extend(of_destination(place, listener));
     found
+}
+
+/// Reports why the connections of a listener cannot have an original destination.
+fn of_destination(place: &str, listener: &Value) -> Option<Problem> {
+    listener.get("original_destination").filter(|asks| **asks == Value::Bool(true))?;
+    let has = |field: &str| listener.get(field).is_some_and(|value| *value != Value::Null);
+    let address = listener.get("address").and_then(Value::as_str).unwrap_or_default();
+    let stream = listener.get("stream").and_then(Value::as_str);
+    let (message, hint) = match () {
+        () if address.starts_with("unix:") => {
+            ("connections to a Unix socket have no original destination", "write ip:port, [v6]:port or :port")
+        }
+        () if !matches!(stream, Some("tcp" | "tls")) => {
+            ("`original_destination` is for sessions over TCP", "write `stream: tcp` or `stream: tls`")
+        }
+        () if has("proxy_protocol") => (
+            "the PROXY protocol and `original_destination` would both name the destination",
+            "remove one of both",
+        ),
+        () => return None,
+    };
+    Some(Problem::new(member(place, "original_destination"), "conflict", message).hint(hint))
 }
 
 /// Reports options of TCP on a listener without it.
@@ -144,6 +167,27 @@ mod tests {
         check(json!({"address": ":1", "tls": {"early_data_bytes": 1}, "stream": "tls"}), "cache", false);
         let old = json!({"address": ":1", "tls": {"early_data_bytes": 1, "protocols": ["TLSv1.2"]}});
         check(old, "cache", false);
+    }
+
+    #[test]
+    fn original_destinations_are_for_sessions_over_tcp() {
+        let check = |listener: Value, expected: Option<&str>| {
+            let document = json!({ "listeners": [listener] });
+            let found = of_document(document.as_object().expect("an object"));
+            let messages: Vec<&str> = found.iter().map(|problem| &*problem.message).collect();
+            assert_eq!(messages.len(), usize::from(expected.is_some()), "{messages:?} {document}");
+            assert!(messages.iter().zip(expected).all(|(found, part)| found.contains(part)), "{messages:?}");
+        };
+        check(json!({"address": ":1", "stream": "tcp", "original_destination": true}), None);
+        check(json!({"address": ":1", "stream": "tls", "original_destination": true}), None);
+        check(json!({"address": ":1", "original_destination": false}), None);
+        check(json!({"address": ":1", "original_destination": true}), Some("is for sessions over TCP"));
+        check(json!({"address": ":1", "stream": "udp", "original_destination": true}), Some("over TCP"));
+        let unix = json!({"address": "unix:/a", "stream": "tcp", "original_destination": true});
+        check(unix, Some("to a Unix socket"));
+        let header =
+            json!({"address": ":1", "stream": "tcp", "original_destination": true, "proxy_protocol": true});
+        check(header, Some("PROXY protocol"));
     }
 
     #[test]

@@ -48,6 +48,11 @@ pub struct Listener {
     /// HTTP/3 on the UDP port with the same number: `true` or a table. It needs `tls`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http3: Option<super::Http3>,
+    /// Connections come from a redirection of the kernel (`REDIRECT` of iptables or nftables): the address and port that
+    /// the client has connected to are those before it. Connections without one are refused. With `stream` `tcp` or
+    /// `tls`, and without `proxy_protocol`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub original_destination: bool,
     /// The PROXY protocol of connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy_protocol: Option<crate::settings::tls::ListenerProxyProtocol>,
@@ -96,6 +101,7 @@ impl Listener {
             stream: None,
             tls: None,
             http3: None,
+            original_destination: false,
             proxy_protocol: None,
         }
     }

@@ -314,6 +314,11 @@ impl UringStream {
         let addr = self.with_socket(|socket| socket2::SockRef::from(&socket).local_addr());
         addr.ok()?.ok()?.as_socket()
     }
+
+    /// See [`crate::Stream::original_destination`].
+    pub(crate) fn original_destination(&self) -> Option<SocketAddr> {
+        self.with_socket(|socket| crate::stream::original_destination(&socket)).ok()?
+    }
 }
 
 impl Drop for UringStream {

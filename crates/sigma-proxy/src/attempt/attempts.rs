@@ -11,7 +11,7 @@ use sigma_http::{Fault, FaultKind, Headers, Method, Side};
 use sigma_net::deadline;
 use sigma_observe::counters::Counter;
 use sigma_upstream::balance::{Balancer, InFlight, PickContext, Token, Tried};
-use sigma_upstream::endpoint::{Address, Endpoint, LocalSet};
+use sigma_upstream::endpoint::{Address, Endpoint, EndpointSet, LocalSet};
 use sigma_upstream::identity::EndpointId;
 use sigma_upstream::overload::gate::Permit;
 
@@ -51,6 +51,8 @@ pub(crate) struct Choice {
     pub(crate) session: Session,
     /// The metadata that the node must have.
     pub(crate) subset: Option<Box<[u8]>>,
+    /// The node that the client has chosen, for an upstream of original destinations.
+    pub(crate) destination: Option<Result<SocketAddr, Fault>>,
     /// The node of the last attempt, with session affinity.
     pub(crate) given: Option<Token>,
     /// Another address of the last attempt's node, which is tried next.
@@ -63,6 +65,11 @@ impl Choice {
     /// Returns the choice for a request or session.
     pub(crate) fn new(key: Option<Box<[u8]>>, session: Session, subset: Option<Box<[u8]>>) -> Choice {
         Choice { key, session, subset, ..Choice::default() }
+    }
+
+    /// Returns the choice of the node that the client has chosen, or why it cannot be used.
+    pub(crate) fn destined(destination: Result<SocketAddr, Fault>) -> Choice {
+        Choice { destination: Some(destination), ..Choice::default() }
     }
 
     /// Returns true if the request got the node of its session.
@@ -100,6 +107,12 @@ pub(crate) struct Picked {
 impl Picked {
     fn new(balancer: &Balancer, index: usize) -> Picked {
         Picked { set: Rc::clone(balancer.endpoints()), index: index as u32, has_place: false }
+    }
+
+    /// Returns a node outside of the upstream's set.
+    fn unlisted(addr: SocketAddr) -> Picked {
+        let set = EndpointSet::new(vec![Endpoint::unlisted(addr)], Arc::default());
+        Picked { set: Rc::new(Arc::new(set)), index: 0, has_place: false }
     }
 
     /// Tries to get a permit of its node; returns true if it has one.
@@ -179,6 +192,9 @@ impl<'a> Attempts<'a> {
     /// # Errors
     /// Returns an error if every node was tried or is unusable.
     pub(crate) fn pick(&mut self) -> Result<Picked, Fault> {
+        if self.upstream.destinations.is_some() {
+            return self.pick_destination();
+        }
         let mut balancer = self.upstream_state.balancer.borrow_mut();
         let next = self.choice.as_mut().and_then(|choice| choice.next.take());
         let nodes = &balancer.endpoints().endpoints;
@@ -227,6 +243,18 @@ impl<'a> Attempts<'a> {
                 };
                 Err(Fault::new(FaultKind::NodesExhausted, reason))
             }
+        }
+    }
+
+    /// Returns the node that the client has chosen.
+    fn pick_destination(&self) -> Result<Picked, Fault> {
+        let none =
+            Fault::new(FaultKind::NoNode, "`original_destination` is for sessions of stream routes over TCP");
+        let destination = self.choice.as_ref().and_then(|choice| choice.destination);
+        let addr = destination.unwrap_or(Err(none))?;
+        match self.tried.is_empty() {
+            true => Ok(Picked::unlisted(addr)),
+            false => Err(Fault::new(FaultKind::NodesExhausted, "the destination of the client was tried")),
         }
     }
 

@@ -189,7 +189,16 @@ impl Task<'_> {
         };
         let (place, proxy_protocol) = (listener.place(), listener.proxy_protocol.clone());
         let http3 = listener.http3.clone();
-        Some(ListenerOptions { place, proxy_protocol, tls, is_stream, http3, connections })
+        let original_destination = listener.original_destination;
+        Some(ListenerOptions {
+            place,
+            proxy_protocol,
+            tls,
+            is_stream,
+            original_destination,
+            http3,
+            connections,
+        })
     }
 }
 

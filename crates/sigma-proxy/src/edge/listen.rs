@@ -6,7 +6,7 @@ mod streams;
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -101,7 +101,14 @@ pub(crate) async fn accept_loop(
                 let local = fixed_addr.or_else(|| stream.local_addr());
                 let entered = Entered(Rc::clone(&worker));
                 let origin = Origin::new(peer, local, worker.enter(), &worker.clock.borrow());
-                let origin = Origin { listener, ..origin };
+                let origin = match redirected(&stream, Origin { listener, ..origin }, options.as_deref()) {
+                    Ok(origin) => origin,
+                    Err(detail) => {
+                        let kind = EarlyRefusal::NoDestination;
+                        refusals::note(&worker, kind, peer, Some(&place), detail);
+                        continue;
+                    }
+                };
                 let open = Rc::clone(&open.0);
                 match options {
                     None => {
@@ -126,6 +133,38 @@ pub(crate) async fn accept_loop(
             }
         }
     }
+}
+
+/// Returns `origin` with the destination that the client has connected to, if the listener's connections are
+/// redirected.
+///
+/// # Errors
+/// Returns an error, for the log, if the connection has no such destination: it would lead back to the listener.
+fn redirected(
+    stream: &Stream,
+    origin: Origin,
+    listener: Option<&ListenerOptions>,
+) -> Result<Origin, &'static str> {
+    if !listener.is_some_and(|listener| listener.original_destination) {
+        return Ok(origin);
+    }
+    destined(origin, stream.local_addr(), stream.original_destination())
+}
+
+/// Returns `origin` with the original destination of a connection, which has arrived at `local`.
+fn destined(
+    origin: Origin,
+    local: Option<SocketAddr>,
+    original: Option<SocketAddr>,
+) -> Result<Origin, &'static str> {
+    let Some(original) = original else {
+        return Err("the kernel knows no original destination; redirect connections by iptables or nftables");
+    };
+    let canonical = |addr: SocketAddr| SocketAddr::new(addr.ip().to_canonical(), addr.port());
+    if local.is_none_or(|local| canonical(local) == canonical(original)) {
+        return Err("the client has connected to the listener itself, without a redirection");
+    }
+    Ok(Origin { local: Some(original), is_redirected: true, ..origin })
 }
 
 /// The address has reached this limit of connections.

@@ -26,6 +26,7 @@ fn counter(kind: EarlyRefusal) -> Counter {
         EarlyRefusal::UnknownName => Counter::RefusedName,
         EarlyRefusal::NoStreamRoute => Counter::RefusedRoute,
         EarlyRefusal::Handshake => Counter::RefusedHandshake,
+        EarlyRefusal::NoDestination => Counter::RefusedDestination,
     }
 }
 

@@ -132,6 +132,9 @@ impl Flow<'_> {
 
     /// Returns the preferences that the rules of an upstream ask for. None without any.
     pub(super) fn choice(&self, upstream: &Upstream) -> Option<Box<Choice>> {
+        if let Some(destinations) = &upstream.destinations {
+            return Some(Box::new(Choice::destined(destinations.of(&self.origin))));
+        }
         let session: &dyn Variables = &self.session;
         let address = || {
             let addr = self.session.client.addr;

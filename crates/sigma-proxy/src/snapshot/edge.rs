@@ -18,6 +18,8 @@ pub(crate) struct ListenerOptions {
     pub(crate) tls: Option<TlsOptions>,
     /// Its connections are sessions, which stream routes serve.
     pub(crate) is_stream: bool,
+    /// Its connections were redirected by the kernel.
+    pub(crate) original_destination: bool,
     /// Its UDP port serves HTTP/3.
     pub(crate) http3: Option<Http3>,
     /// The limits of its connections, over all workers.

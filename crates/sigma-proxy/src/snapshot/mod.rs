@@ -4,6 +4,7 @@
 //! little from the one before shares nearly all of its memory with it; see [`crate::compile`].
 
 mod affinity;
+mod destinations;
 pub(crate) mod edge;
 pub(crate) mod flows;
 mod learnt;

@@ -16,6 +16,7 @@ use sigma_upstream::pool::PoolLimits;
 
 use super::Timeouts;
 use super::affinity::Affinity;
+use super::destinations::Destinations;
 use crate::attempt::fastcgi::FastCgi;
 use crate::attempt::guards::{Guards, Limit};
 use crate::attempt::retry::RetryPolicy;
@@ -80,6 +81,8 @@ pub struct Upstream {
     pub(crate) pass_host: PassHost,
     pub(crate) upstream_host: Box<str>,
     pub(crate) tls: Option<Arc<NodeTls>>,
+    /// The destinations of clients that are its nodes.
+    pub(crate) destinations: Option<Box<Destinations>>,
     /// The variables for nodes that speak FastCGI.
     pub(crate) fastcgi: Option<Box<FastCgi>>,
 }
@@ -192,6 +195,10 @@ impl Upstream {
             pass_host: config.pass_host,
             upstream_host: config.upstream_host.clone().unwrap_or_default(),
             tls,
+            destinations: config
+                .original_destination
+                .as_deref()
+                .map(|config| Box::new(Destinations::new(config))),
             fastcgi: (config.scheme == Scheme::Fcgi)
                 .then(|| Box::new(FastCgi::new(config.fastcgi.as_deref().unwrap_or(&Default::default())))),
             config: Arc::clone(config),

@@ -64,6 +64,7 @@ mod node_states;
 mod nodes;
 mod operators;
 mod orders;
+mod original_destination;
 mod outliers;
 mod overload;
 mod plugins_admin;

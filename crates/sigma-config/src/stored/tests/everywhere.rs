@@ -122,6 +122,36 @@ fn upstreams_of_members_are_refused_alike() {
 }
 
 #[test]
+fn upstreams_of_original_destinations_are_refused_alike() {
+    let check = |fields: Value, place: &str, hint: &str| {
+        let mut value = json!({ "original_destination": { "networks": ["10.0.0.0/8"] } });
+        value.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        refused(Kind::Upstream, &value, place, hint);
+    };
+    check(json!({ "nodes": {} }), "original_destination", "keep one of");
+    check(json!({ "type": "random" }), "type", "remove it");
+    check(json!({ "checks": { "active": {} } }), "checks", "remove it");
+    check(json!({ "scheme": "udp" }), "scheme", "write tcp or tls");
+    check(
+        json!({ "limits": { "max_requests_per_node": 1 } }),
+        "limits.max_requests_per_node",
+        "`max_requests`",
+    );
+    let place = "original_destination";
+    check(json!({ place: {} }), place, "`networks`");
+    check(json!({ place: { "networks": [] } }), "original_destination.networks", "");
+    check(
+        json!({ place: { "networks": ["10.0.0.0/99"] } }),
+        "original_destination.networks[0]",
+        "for example 10.0.0.0/8",
+    );
+    for port in [json!(0), json!("9-8"), json!("x")] {
+        let value = json!({ place: { "networks": ["::/0"], "ports": [443, port] } });
+        check(value, "original_destination.ports[1]", "");
+    }
+}
+
+#[test]
 fn upstreams_and_services_are_refused_alike() {
     let check = |fields: Value, place: &str, hint: &str| {
         let value = with(Kind::Upstream, fields.clone());

@@ -30,13 +30,15 @@ pub(crate) struct Origin {
     pub(crate) opened: u32,
     /// `peer` and `local` come from a PROXY header.
     pub(crate) is_proxied: bool,
+    /// `local` is the destination before a redirection of the kernel.
+    pub(crate) is_redirected: bool,
 }
 
 impl Origin {
     /// Returns the origin of a new connection, in the worker of this clock.
     pub(crate) fn new(peer: Peer, local: Option<SocketAddr>, connection: u64, clock: &Clock) -> Origin {
         let opened = tick(clock.unix_ms());
-        Origin { peer, local, listener: 0, connection, opened, is_proxied: false }
+        Origin { peer, local, listener: 0, connection, opened, is_proxied: false, is_redirected: false }
     }
 
     /// Returns the milliseconds until its greatest age; None without one. `now` is a time in ticks.
