@@ -11,7 +11,7 @@ use std::time::Duration;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::header::HeaderName;
 use serde_json::Value;
-use sigma_config::discovery::{Consul, ConsulAgents, ConsulTimeout, Registry, SortType};
+use sigma_config::discovery::{Consul, ConsulAgents, ConsulTimeout, Registry, RegistryAddress, SortType};
 use sigma_config::resources::{DiscoveryArgs, Node};
 use sigma_schema::Confidential;
 use tokio::sync::Semaphore;
@@ -37,7 +37,7 @@ pub(crate) fn encoded(text: &str) -> String {
     utf8_percent_encode(text, PLAIN).to_string()
 }
 
-/// The shared part of all requests to one Consul: the client, and its connections.
+/// The shared part of all requests to one Consul or Nomad: the client, and its connections.
 pub(crate) struct Agent {
     http: Http,
     /// The limit of concurrent requests to Consul. A connection is opened only if none is idle, and an extra one is
@@ -63,11 +63,33 @@ impl Agent {
     }
 }
 
+/// The names of blocking queries: Nomad took them over from Consul.
+#[derive(Debug, Clone)]
+pub(crate) struct Dialect {
+    /// The field of requests with the token.
+    pub(crate) token: HeaderName,
+    /// The field of responses with the index.
+    pub(crate) index: HeaderName,
+}
+
+/// The settings of blocking queries.
+pub(crate) struct BlockingSettings<'s> {
+    pub(crate) servers: &'s [RegistryAddress],
+    pub(crate) token: &'s Confidential,
+    pub(crate) timeout: ConsulTimeout,
+    /// The pause in seconds if requests do not wait.
+    pub(crate) interval: u32,
+    /// Requests wait for a change.
+    pub(crate) waits: bool,
+    pub(crate) dialect: Dialect,
+}
+
 /// Blocking queries.
 pub(crate) struct Blocking {
     members: Members,
     agent: Arc<Agent>,
     token: Confidential,
+    dialect: Dialect,
     timeout: ConsulTimeout,
     /// The pause if requests do not wait at Consul.
     interval: Duration,
@@ -79,14 +101,33 @@ pub(crate) struct Blocking {
 
 impl Blocking {
     pub(crate) fn new(agent: Arc<Agent>, settings: &ConsulAgents) -> Blocking {
+        let dialect = Dialect {
+            token: HeaderName::from_static("x-consul-token"),
+            index: HeaderName::from_static("x-consul-index"),
+        };
+        Blocking::of(
+            agent,
+            BlockingSettings {
+                servers: &settings.servers,
+                token: &settings.token,
+                timeout: settings.timeout,
+                interval: settings.fetch_interval,
+                waits: settings.keepalive,
+                dialect,
+            },
+        )
+    }
+
+    pub(crate) fn of(agent: Arc<Agent>, settings: BlockingSettings<'_>) -> Blocking {
         agent.askers.fetch_add(1, Ordering::Relaxed);
         Blocking {
-            members: Members::new(&settings.servers),
+            members: Members::new(settings.servers),
             agent,
             token: settings.token.clone(),
+            dialect: settings.dialect,
             timeout: settings.timeout,
-            interval: Duration::from_secs(settings.fetch_interval.into()),
-            waits: settings.keepalive,
+            interval: Duration::from_secs(settings.interval.into()),
+            waits: settings.waits,
             index: 0,
             has_answer: false,
         }
@@ -139,7 +180,7 @@ impl Blocking {
         let ConsulTimeout { connect, read, wait } = self.timeout;
         let mut target = target.to_owned();
         let mut within = Duration::from_millis(u64::from(connect) + u64::from(read));
-        let closed = |_| Trouble("the queue of requests to Consul is closed".to_owned());
+        let closed = |_| Trouble("the queue of requests to the registry is closed".to_owned());
         let _turn = self.agent.turns.acquire().await.map_err(closed)?;
         if self.index > 0 {
             let wait = self.agent.wait(Duration::from_secs(wait.into()));
@@ -148,14 +189,15 @@ impl Blocking {
             within += wait.mul_f64(17.0 / 16.0);
         }
         let question = RegistryRequest::get(&target, within);
-        let question = question.secret(HeaderName::from_static("x-consul-token"), self.token.reveal())?;
+        let question = question.secret(self.dialect.token.clone(), self.token.reveal())?;
         let address = self.members.current();
         let answer = self.agent.http.ask(address, question).await?;
         // Missing keys are a valid response, and can be waited for.
         if answer.status != 200 && answer.status != 404 {
             return Err(Trouble(format!("{} responded with status {}", address.base(), answer.status)));
         }
-        let index = answer.headers.get("x-consul-index").and_then(|index| index.to_str().ok()?.parse().ok());
+        let index =
+            answer.headers.get(&self.dialect.index).and_then(|index| index.to_str().ok()?.parse().ok());
         let index: u64 = index.unwrap_or(0);
         self.index = if !self.waits || index < self.index { 0 } else { index };
         Ok(answer)

@@ -1,11 +1,12 @@
 //! The HTTP client for registries: it follows no redirects and limits responses.
 
 use std::error::Error;
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Certificate, Method, Response, StatusCode, redirect};
+use reqwest::{Certificate, Identity, Method, Response, StatusCode, redirect};
 use serde_json::Value;
 use sigma_config::discovery::RegistryAddress;
 use sigma_schema::Confidential;
@@ -19,6 +20,9 @@ const LARGE: usize = 128 * 1024;
 /// The limit of a token, which is part of every request.
 const TOKEN_MAX: usize = 16 * 1024;
 
+/// The limit of files with tokens and certificates.
+const FILE_MAX: u64 = 1 << 20;
+
 /// The trusted certificates.
 #[derive(Debug, Clone)]
 pub(crate) enum Trust {
@@ -30,13 +34,16 @@ pub(crate) enum Trust {
     Anybody,
 }
 
-/// Sends requests to registries. Built on first use: a machine without certificate authorities still serves.
+/// Sends requests to registries. Built on first use: a machine without certificate authorities still serves. A registry
+/// at a Unix socket has no other address.
 pub(crate) struct Http {
     connect: Duration,
     /// The limit of a response in bytes.
     most: usize,
     tally: Arc<Tally>,
     trust: Trust,
+    /// The client certificate and its key in PEM.
+    identity: Option<Vec<u8>>,
     trusting: OnceLock<Result<reqwest::Client, Trouble>>,
     verifying: OnceLock<Result<reqwest::Client, Trouble>>,
 }
@@ -84,17 +91,23 @@ impl RegistryResponse {
     /// Returns the body, if the status is a success.
     pub(crate) async fn json(self, from: &RegistryAddress) -> Result<Value, Trouble> {
         if self.status != 200 {
-            return Err(Trouble(format!("{} responded with status {}", from.base(), self.status)));
+            return Err(Trouble(format!("{from} responded with status {}", self.status)));
         }
         let parsed = parsed(self.body).await;
-        parsed.map_err(|error| Trouble(format!("{} did not return JSON: {error}", from.base())))
+        parsed.map_err(|error| Trouble(format!("{from} did not return JSON: {error}")))
     }
 }
 
 impl Http {
     pub(crate) fn new(connect: Duration, trust: Trust, env: &Env) -> Http {
         let (most, tally) = (env.limits.answer_bytes as usize, Arc::clone(&env.tally));
-        Http { connect, most, tally, trust, trusting: OnceLock::new(), verifying: OnceLock::new() }
+        let (trusting, verifying) = (OnceLock::new(), OnceLock::new());
+        Http { connect, most, tally, trust, identity: None, trusting, verifying }
+    }
+
+    /// Adds a client certificate with its key, in PEM.
+    pub(crate) fn identified(self, pem: Vec<u8>) -> Http {
+        Http { identity: Some(pem), ..self }
     }
 
     /// Returns the counters of its requests.
@@ -109,7 +122,33 @@ impl Http {
             true => (&self.trusting, &Trust::Anybody),
             false => (&self.verifying, &self.trust),
         };
-        cell.get_or_init(|| built(self.connect, trust)).as_ref().map_err(Trouble::clone)
+        cell.get_or_init(|| self.built(trust, address)).as_ref().map_err(Trouble::clone)
+    }
+
+    fn built(&self, trust: &Trust, address: &RegistryAddress) -> Result<reqwest::Client, Trouble> {
+        let unusable =
+            |error: reqwest::Error| Trouble(format!("cannot use TLS on this machine: {}", causes(&error)));
+        let mut builder = reqwest::Client::builder()
+            .connect_timeout(self.connect)
+            // A token is only for its configured address.
+            .redirect(redirect::Policy::none())
+            .no_proxy()
+            .tcp_keepalive(Duration::from_secs(15))
+            .user_agent(concat!("sigma/", env!("CARGO_PKG_VERSION")));
+        builder = match trust {
+            Trust::System => builder,
+            Trust::Anybody => builder.tls_danger_accept_invalid_certs(true),
+            Trust::Authorities(pem) => {
+                builder.tls_certs_only(Certificate::from_pem_bundle(pem).map_err(unusable)?)
+            }
+        };
+        if let Some(pem) = &self.identity {
+            builder = builder.identity(Identity::from_pem(pem).map_err(unusable)?);
+        }
+        if let Some(path) = address.socket() {
+            builder = builder.unix_socket(path);
+        }
+        builder.build().map_err(unusable)
     }
 
     /// Sends a request, and returns the response before its body.
@@ -185,37 +224,27 @@ fn is_answer(status: StatusCode) -> bool {
 
 /// The error of a response over `discovery.limits.answer_bytes`.
 fn too_long(address: &RegistryAddress, most: usize) -> Trouble {
-    let base = address.base();
-    Trouble(format!("the response of {base} exceeds {most} bytes (`discovery.limits.answer_bytes`)"))
+    Trouble(format!("the response of {address} exceeds {most} bytes (`discovery.limits.answer_bytes`)"))
 }
 
 /// Returns the error without the address, which may contain a secret.
 fn trouble(address: &RegistryAddress, error: reqwest::Error) -> Trouble {
-    let base = address.base();
     if error.is_timeout() {
-        return Trouble(format!("{base} did not respond in time"));
+        return Trouble(format!("{address} did not respond in time"));
     }
-    Trouble(format!("{base}: {}", causes(&error.without_url())))
+    Trouble(format!("{address}: {}", causes(&error.without_url())))
 }
 
-fn built(connect: Duration, trust: &Trust) -> Result<reqwest::Client, Trouble> {
-    let unusable =
-        |error: reqwest::Error| Trouble(format!("cannot use TLS on this machine: {}", causes(&error)));
-    let mut builder = reqwest::Client::builder()
-        .connect_timeout(connect)
-        // A token is only for its configured address.
-        .redirect(redirect::Policy::none())
-        .no_proxy()
-        .tcp_keepalive(Duration::from_secs(15))
-        .user_agent(concat!("sigma/", env!("CARGO_PKG_VERSION")));
-    builder = match trust {
-        Trust::System => builder,
-        Trust::Anybody => builder.tls_danger_accept_invalid_certs(true),
-        Trust::Authorities(pem) => {
-            builder.tls_certs_only(Certificate::from_pem_bundle(pem).map_err(unusable)?)
-        }
-    };
-    builder.build().map_err(unusable)
+/// Reads a file with a token or certificates.
+pub(crate) async fn read_file(path: PathBuf) -> Result<Vec<u8>, Trouble> {
+    let shown = path.display().to_string();
+    let read = tokio::task::spawn_blocking(move || {
+        use std::io::Read as _;
+        let mut text = Vec::new();
+        std::fs::File::open(path)?.take(FILE_MAX).read_to_end(&mut text).map(|_| text)
+    });
+    let read = read.await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+    read.map_err(|error| Trouble(format!("cannot read {shown}: {error}")))
 }
 
 /// Returns an error with all its causes.

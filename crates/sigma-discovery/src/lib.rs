@@ -7,6 +7,7 @@
 
 mod consul;
 mod consul_kv;
+mod docker;
 mod etcd;
 mod eureka;
 mod guard;
@@ -14,10 +15,12 @@ mod http;
 mod hub;
 pub mod kept_file;
 mod kubernetes;
+mod labels;
 mod last_good;
 mod list_watch;
 mod nacos;
 mod node;
+mod nomad;
 mod polling;
 mod registries;
 #[cfg(test)]

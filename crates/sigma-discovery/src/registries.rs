@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::{Map, Value, json};
 use sigma_config::discovery::{
-    Clusters, Consul, ConsulKv, DefaultService, Discovery, Dump, EtcdDiscovery, Eureka, Nacos, Registry,
-    ServiceProblem, check_service,
+    Clusters, Consul, ConsulKv, DefaultService, Discovery, Docker, Dump, EtcdDiscovery, Eureka, Nacos, Nomad,
+    Registry, ServiceProblem, check_service,
 };
 use sigma_config::resources::{DiscoveryArgs, Node};
 use sigma_schema::cidr::CidrSet;
@@ -14,6 +14,7 @@ use sigma_schema::confidential::MASK;
 
 use crate::consul::{Agent, ConsulService};
 use crate::consul_kv::ConsulKeys;
+use crate::docker::Containers;
 use crate::etcd::Folder;
 use crate::eureka::Applications;
 use crate::hub::{Hub, Topic};
@@ -22,6 +23,7 @@ use crate::last_good::LastLists;
 use crate::list_watch::ListWatch;
 use crate::nacos::{NacosService, Server, ServiceKey};
 use crate::node;
+use crate::nomad::NomadService;
 use crate::source::{Env, Listing, Source};
 use crate::subscription::{Part, Subscription};
 use crate::tally::{Report, Tally};
@@ -53,6 +55,8 @@ pub struct Registries {
     of_consul_kv: Option<Arc<LastLists>>,
     /// The shared part of Consul's services.
     consul: OnceLock<Arc<Agent>>,
+    /// The shared part of Nomad's services.
+    nomad: OnceLock<Arc<Agent>>,
     /// The shared part of Nacos' services.
     nacos: OnceLock<Arc<Server>>,
 }
@@ -73,6 +77,7 @@ impl Registries {
             of_consul: own(settings.consul.as_ref().and_then(|consul| consul.agents.dump.as_ref())),
             of_consul_kv: own(settings.consul_kv.as_ref().and_then(|consul| consul.agents.dump.as_ref())),
             consul: OnceLock::new(),
+            nomad: OnceLock::new(),
             nacos: OnceLock::new(),
             settings: settings.clone(),
         }
@@ -104,6 +109,8 @@ impl Registries {
             Registry::Nacos => self.nacos(settings.nacos.as_ref().ok_or_else(unset)?, args, part),
             Registry::Kubernetes => self.kubernetes(settings.kubernetes.as_ref().ok_or_else(unset)?, part)?,
             Registry::Etcd => self.etcd(settings.etcd.as_ref().ok_or_else(unset)?, part),
+            Registry::Docker => self.docker(settings.docker.as_ref().ok_or_else(unset)?, part),
+            Registry::Nomad => self.nomad(settings.nomad.as_ref().ok_or_else(unset)?, args, part),
             Registry::Dns => return Err(unset()),
         };
         Ok(Subscription::new(topic, part))
@@ -175,6 +182,21 @@ impl Registries {
         let env = self.env(Registry::Etcd, "");
         let source = || ListWatch::new(Folder::new(settings, &env), &env);
         (self.topic(Registry::Etcd, Registry::Etcd.to_string(), &self.last, &env, source), part)
+    }
+
+    fn docker(&self, settings: &Docker, part: Part) -> (Arc<Topic>, Part) {
+        let env = self.env(Registry::Docker, "");
+        let source = || ListWatch::new(Containers::new(settings, &env), &env);
+        (self.topic(Registry::Docker, Registry::Docker.to_string(), &self.last, &env, source), part)
+    }
+
+    fn nomad(&self, settings: &Nomad, args: Option<&DiscoveryArgs>, part: Part) -> (Arc<Topic>, Part) {
+        let name = NomadService::name(settings, &part.service, args);
+        let env = self.env(Registry::Nomad, "");
+        let made = || Agent::new(settings.timeout, settings.max_blocking_queries, &env);
+        let agent = || Arc::clone(self.nomad.get_or_init(made));
+        let source = || NomadService::new(agent(), settings, &part.service, args, env.limits.nodes);
+        (self.topic(Registry::Nomad, name, &self.last, &env, source), part)
     }
 
     /// Returns the environment for sources of a registry, or of one of its clusters.
@@ -416,6 +438,8 @@ mod tests {
             "nacos": { "host": ["http://h:8848"] },
             "kubernetes": [{ "id": "first" }, { "id": "second" }],
             "etcd": { "host": ["http://h:2379"] },
+            "docker": {},
+            "nomad": { "servers": ["http://h:4646"] },
         }));
         let check = |registry: Registry, service: &str, want: Result<&str, &str>| {
             let got = all.follow(wanted(registry, service));
@@ -435,6 +459,8 @@ mod tests {
         check(Registry::Kubernetes, "third/default/web:http", Err("service_name"));
         check(Registry::Kubernetes, "default/web:http", Err("service_name"));
         check(Registry::Etcd, "shop/web", Ok("etcd"));
+        check(Registry::Docker, "web", Ok("docker"));
+        check(Registry::Nomad, "web", Ok("nomad web namespace=default"));
         let none = Registries::default();
         for registry in Registry::ALL {
             let name = if registry == Registry::Kubernetes { "a/b:c" } else { "web" };
@@ -446,14 +472,21 @@ mod tests {
 
     #[test]
     fn arguments_identify_services() {
-        let all = registries(json!({ "consul": { "servers": ["http://h:8500"] } }));
+        let all = registries(json!({
+            "consul": { "servers": ["http://h:8500"] },
+            "nomad": { "servers": ["http://h:4646"], "region": "eu" },
+        }));
         let args = DiscoveryArgs {
             datacenter: Some("dc2".into()),
             tags: vec!["v2".into()],
             ..DiscoveryArgs::default()
         };
-        let wanted = ServiceQuery { args: Some(&args), ..wanted(Registry::Consul, "web") };
-        assert_eq!(all.follow(wanted).expect("a subscription").name(), "consul web dc=dc2&tag=v2");
+        let name = |registry| {
+            let wanted = ServiceQuery { args: Some(&args), ..wanted(registry, "web") };
+            all.follow(wanted).expect("a subscription").name().to_owned()
+        };
+        assert_eq!(name(Registry::Consul), "consul web dc=dc2&tag=v2");
+        assert_eq!(name(Registry::Nomad), "nomad web namespace=default&region=eu dc=dc2&tag=v2");
     }
 
     #[test]

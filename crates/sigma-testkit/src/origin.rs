@@ -102,9 +102,12 @@ impl Origin {
     /// Starts an echo origin on a Unix socket at `path`.
     pub fn echo_unix(name: &str, path: &Path) -> Result<Origin> {
         let name = name.to_string();
-        let listener = UnixListener::bind(path).with_context(|| format!("bind {}", path.display()))?;
-        let bound = (Listener::Unix(listener), Address::Unix(path.to_path_buf()));
-        Origin::answering(bound, move |request| echo(&name, request))
+        Origin::answering(unix(path)?, move |request| echo(&name, request))
+    }
+
+    /// Starts an origin on a Unix socket at `path` that runs `serve` in a thread for every connection.
+    pub fn serve_unix(path: &Path, serve: impl Fn(Peer) + Send + Sync + 'static) -> Result<Origin> {
+        Origin::threaded(unix(path)?, Arc::default(), serve)
     }
 
     fn answering(
@@ -200,6 +203,11 @@ fn tcp(address: &str) -> Result<(Listener, Address)> {
     let listener = TcpListener::bind(address).with_context(|| format!("bind {address}"))?;
     let bound: SocketAddr = listener.local_addr()?;
     Ok((Listener::Tcp(listener), Address::Tcp(bound)))
+}
+
+fn unix(path: &Path) -> Result<(Listener, Address)> {
+    let listener = UnixListener::bind(path).with_context(|| format!("bind {}", path.display()))?;
+    Ok((Listener::Unix(listener), Address::Unix(path.to_path_buf())))
 }
 
 fn echo(name: &str, request: &Message) -> Vec<u8> {

@@ -221,7 +221,7 @@ pub enum ProxyProtocolVersion {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct DiscoveryArgs {
-    /// Namespace in Nacos; unset: `public`.
+    /// Namespace in Nacos or Nomad; unset: `public` in Nacos, `namespace` of the settings in Nomad.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub namespace_id: Option<Box<str>>,
@@ -232,11 +232,11 @@ pub struct DiscoveryArgs {
     /// Metadata that a node must have; for every registry but dns.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<Box<str>, Box<str>>,
-    /// Consul's datacenter; unset: the agent's.
+    /// Datacenter in Consul or Nomad; unset: the agent's in Consul, any in Nomad.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub datacenter: Option<Box<str>>,
-    /// The tags that a node must have in Consul.
+    /// The tags that a node must have in Consul or Nomad.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<String>")]
     pub tags: Vec<Box<str>>,
@@ -274,8 +274,8 @@ resource! {
         #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(length(min = 1, max = 256))]
         pub service_name: Optional<String>,
-        /// The registry: `dns`, `consul`, `consul_kv`, `nacos`, `eureka`, `kubernetes` or `etcd`. Its settings are in
-        /// `discovery` under this name.
+        /// The registry: `dns`, `consul`, `consul_kv`, `nacos`, `eureka`, `kubernetes`, `etcd`, `docker` or `nomad`. Its
+        /// settings are in `discovery` under this name.
         #[serde(skip_serializing_if = "Optional::is_unset")]
         pub discovery_type: Optional<String>,
         /// Arguments of the lookup in the registry.

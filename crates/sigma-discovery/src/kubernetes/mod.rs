@@ -3,7 +3,6 @@
 mod objects;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use sigma_config::discovery::{Cluster, KubernetesSchema, NamespaceSelector, Regi
 use sigma_config::resources::Node;
 
 use crate::consul::encoded;
-use crate::http::{Http, RegistryRequest, Trust};
+use crate::http::{Http, RegistryRequest, Trust, read_file};
 use crate::list_watch::{Heard, Lines, Watched};
 use crate::node::{self, LeftOut};
 use crate::source::{Env, Listing, Trouble};
@@ -28,9 +27,6 @@ const WATCH_GRACE: Duration = Duration::from_secs(30);
 
 /// The token that Kubernetes gives to a pod.
 const TOKEN_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
-
-/// The limit of files with tokens and certificates.
-const FILE_MAX: u64 = 1 << 20;
 
 /// Looks up an environment variable.
 type Environment = fn(&str) -> Option<String>;
@@ -358,17 +354,6 @@ fn substituted(text: &str, environment: Environment) -> Result<String, Trouble> 
     }
     whole.push_str(rest);
     Ok(whole)
-}
-
-async fn read_file(path: PathBuf) -> Result<Vec<u8>, Trouble> {
-    let shown = path.display().to_string();
-    let read = tokio::task::spawn_blocking(move || {
-        use std::io::Read as _;
-        let mut text = Vec::new();
-        std::fs::File::open(path)?.take(FILE_MAX).read_to_end(&mut text).map(|_| text)
-    });
-    let read = read.await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
-    read.map_err(|error| Trouble(format!("cannot read {shown}: {error}")))
 }
 
 #[cfg(test)]

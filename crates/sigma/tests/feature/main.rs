@@ -96,6 +96,7 @@ mod quarantine;
 mod reader;
 mod registries;
 mod reload;
+mod registries_containers;
 mod retries;
 mod sandbox;
 mod secrets;

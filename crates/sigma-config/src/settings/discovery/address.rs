@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -10,15 +11,32 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sigma_schema::node_address::split_address;
 
 /// `http://host:port` or `https://host:port`, without a path, optionally with user and password, which logs do not
-/// show.
+/// show. Docker's may be a Unix socket.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RegistryAddress {
     text: Box<str>,
     base: Box<str>,
     user: Option<(Box<str>, Box<str>)>,
+    socket: Option<Box<Path>>,
 }
 
 impl RegistryAddress {
+    /// Returns the address of a server at a Unix socket.
+    pub(super) fn of_socket(path: &Path) -> RegistryAddress {
+        RegistryAddress {
+            text: format!("unix://{}", path.display()).into(),
+            base: "http://localhost".into(),
+            user: None,
+            socket: Some(path.into()),
+        }
+    }
+
+    /// Returns the Unix socket of the server, if it has one; then `base` only fills the `Host` field.
+    #[must_use]
+    pub fn socket(&self) -> Option<&Path> {
+        self.socket.as_deref()
+    }
+
     /// Returns scheme, host and port, without user and without a slash at the end.
     #[must_use]
     pub fn base(&self) -> &str {
@@ -65,13 +83,24 @@ impl FromStr for RegistryAddress {
             }
             None => None,
         };
-        Ok(RegistryAddress { text: text.into(), base: format!("{scheme}://{place}").into(), user })
+        Ok(RegistryAddress {
+            text: text.into(),
+            base: format!("{scheme}://{place}").into(),
+            user,
+            socket: None,
+        })
+    }
+}
+
+impl fmt::Display for RegistryAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.socket.is_some() { &self.text } else { &self.base })
     }
 }
 
 impl fmt::Debug for RegistryAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "\"{}\"", self.base)
+        write!(f, "\"{self}\"")
     }
 }
 

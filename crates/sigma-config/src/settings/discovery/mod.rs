@@ -3,11 +3,13 @@
 mod address;
 mod consul;
 mod dns;
+mod docker;
 mod etcd;
 mod eureka;
 mod guards;
 mod kubernetes;
 mod nacos;
+mod nomad;
 mod service;
 
 use schemars::JsonSchema;
@@ -23,6 +25,7 @@ pub use consul::{
     Consul, ConsulAgents, ConsulKv, ConsulTimeout, DefaultMetadata, DefaultService, Dump, SortType,
 };
 pub use dns::{DnsDiscovery, DnsRecords, split_dns_service};
+pub use docker::{Docker, DockerEndpoint};
 pub use etcd::EtcdDiscovery;
 pub use eureka::{Eureka, RegistryTimeout};
 pub use guards::{DiscoveryLimits, LastGood, Protection};
@@ -30,6 +33,7 @@ pub use kubernetes::{
     Cluster, ClusterClient, ClusterService, Clusters, KubernetesSchema, LabelPattern, NamespaceSelector,
 };
 pub use nacos::Nacos;
+pub use nomad::Nomad;
 pub use service::{Registry, ServiceProblem, check_service};
 
 /// Registries in which upstreams with a `service_name` find their nodes. Read once, at the start.
@@ -57,6 +61,12 @@ pub struct Discovery {
     /// For `discovery_type: etcd`: services that register in etcd.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub etcd: Option<EtcdDiscovery>,
+    /// For `discovery_type: docker`: containers that name their service in a label.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub docker: Option<Docker>,
+    /// For `discovery_type: nomad`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nomad: Option<Nomad>,
     /// Protection against lists that shrink by mistake; for every registry but dns.
     pub protection: Protection,
     /// The file with the last good lists; for every registry but dns.
@@ -83,6 +93,8 @@ impl Default for Discovery {
             nacos: None,
             kubernetes: None,
             etcd: None,
+            docker: None,
+            nomad: None,
             protection: Protection::default(),
             last_good: LastGood::default(),
             limits: DiscoveryLimits::default(),
@@ -105,6 +117,8 @@ impl Discovery {
             Registry::Nacos => self.nacos.is_some(),
             Registry::Kubernetes => self.kubernetes.is_some(),
             Registry::Etcd => self.etcd.is_some(),
+            Registry::Docker => self.docker.is_some(),
+            Registry::Nomad => self.nomad.is_some(),
         }
     }
 }
@@ -114,6 +128,7 @@ pub(crate) fn breaches(discovery: &Map<String, Value>) -> Vec<(String, &'static 
     let mut found = dns::breaches(discovery);
     found.extend(kubernetes::breaches(discovery));
     found.extend(etcd::breaches(discovery));
+    found.extend(docker::breaches(discovery));
     found
 }
 
@@ -159,6 +174,8 @@ mod tests {
             "nacos": { "host": ["http://127.0.0.1:8848"] },
             "kubernetes": {},
             "etcd": { "host": ["http://127.0.0.1:2379"] },
+            "docker": {},
+            "nomad": { "servers": ["http://127.0.0.1:4646"] },
         });
         let read: Discovery = serde_json::from_value(value).expect("settings");
         let consul = read.consul.expect("consul").agents;
@@ -172,6 +189,12 @@ mod tests {
         let clusters = read.kubernetes.expect("kubernetes");
         assert_eq!((clusters.0.len(), clusters.0[0].default_weight), (1, 50));
         assert_eq!(clusters.0[0].service.host, "${KUBERNETES_SERVICE_HOST}");
+        assert_eq!(
+            read.docker.expect("docker").endpoint.address().to_string(),
+            "unix:///var/run/docker.sock"
+        );
+        let nomad = read.nomad.expect("nomad");
+        assert_eq!((nomad.namespace.as_str(), nomad.timeout.wait, nomad.weight), ("default", 60, 1));
         assert_eq!((read.protection.max_vanished_percent, read.protection.believed_after_ms), (80, 60_000));
         assert_eq!(read.refused_networks.as_slice().len(), REFUSED_NETWORKS.len());
     }
@@ -185,6 +208,8 @@ mod tests {
             "eureka": { "host": ["http://u:hush@127.0.0.1:8848"] },
             "kubernetes": { "client": { "token": "hush" } },
             "etcd": { "host": ["http://127.0.0.1:2379"], "user": "u", "password": "hush" },
+            "docker": { "endpoint": "http://u:hush@127.0.0.1:2375" },
+            "nomad": { "servers": ["http://u:hush@127.0.0.1:4646"], "token": "hush" },
         });
         let read: Discovery = serde_json::from_value(value).expect("settings");
         let shown = format!("{read:?}");

@@ -23,11 +23,15 @@ pub enum Registry {
     Kubernetes,
     /// Keys in etcd.
     Etcd,
+    /// Containers of Docker.
+    Docker,
+    /// Services in Nomad.
+    Nomad,
 }
 
 impl Registry {
     /// All registries.
-    pub const ALL: [Registry; 7] = [
+    pub const ALL: [Registry; 9] = [
         Registry::Dns,
         Registry::Consul,
         Registry::ConsulKv,
@@ -35,6 +39,8 @@ impl Registry {
         Registry::Nacos,
         Registry::Kubernetes,
         Registry::Etcd,
+        Registry::Docker,
+        Registry::Nomad,
     ];
 
     /// Returns its `discovery_type`, which is also the name of its settings.
@@ -48,6 +54,8 @@ impl Registry {
             Registry::Nacos => "nacos",
             Registry::Kubernetes => "kubernetes",
             Registry::Etcd => "etcd",
+            Registry::Docker => "docker",
+            Registry::Nomad => "nomad",
         }
     }
 }
@@ -119,15 +127,18 @@ pub fn check_service(
 
 fn check_args(registry: Registry, args: &DiscoveryArgs) -> Result<(), ServiceProblem> {
     let wrong = |message: String, hint| Err(ServiceProblem { place: "discovery_args", message, hint });
-    let of_nacos = args.namespace_id.is_some() || args.group_name.is_some();
-    if of_nacos && registry != Registry::Nacos {
-        let message = format!("services in {registry} have no `namespace_id` and no `group_name`");
-        return wrong(message, "remove them, or write discovery_type: nacos");
+    if args.group_name.is_some() && registry != Registry::Nacos {
+        let message = format!("services in {registry} have no `group_name`");
+        return wrong(message, "remove it, or write discovery_type: nacos");
+    }
+    if args.namespace_id.is_some() && !matches!(registry, Registry::Nacos | Registry::Nomad) {
+        let message = format!("services in {registry} have no `namespace_id`");
+        return wrong(message, "remove it, or write discovery_type: nacos or nomad");
     }
     let of_consul = args.datacenter.is_some() || !args.tags.is_empty();
-    if of_consul && registry != Registry::Consul {
+    if of_consul && !matches!(registry, Registry::Consul | Registry::Nomad) {
         let message = format!("services in {registry} have no `datacenter` and no `tags`");
-        return wrong(message, "remove them, or write discovery_type: consul");
+        return wrong(message, "remove them, or write discovery_type: consul or nomad");
     }
     let words =
         [&args.namespace_id, &args.group_name, &args.datacenter].into_iter().flatten().chain(&args.tags);
@@ -215,6 +226,10 @@ mod tests {
         check(Registry::Nacos, json!({ "namespace_id": "a", "group_name": "g" }), true);
         check(Registry::Nacos, json!({ "namespace_id": "" }), false);
         check(Registry::Nacos, json!({ "datacenter": "dc" }), false);
+        check(Registry::Nomad, json!({ "namespace_id": "a", "datacenter": "dc", "tags": ["v2"] }), true);
+        check(Registry::Nomad, json!({ "group_name": "g" }), false);
+        check(Registry::Docker, json!({ "metadata": { "zone": "a" } }), true);
+        check(Registry::Docker, json!({ "tags": ["v2"] }), false);
         check(Registry::Eureka, json!({ "metadata": { "zone": "a" } }), true);
     }
 }

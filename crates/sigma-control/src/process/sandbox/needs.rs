@@ -65,6 +65,8 @@ const AT_START: &[(&str, FileAccess)] = &[
     ("discovery.**.ca", ReadFile),
     ("discovery.**.token_file", ReadFile),
     ("discovery.**.resolv_conf", ReadFile),
+    ("discovery.docker.certificate", ReadFile),
+    ("discovery.docker.key", ReadFile),
     ("process.sandbox_read.*", ReadFolder),
     ("process.sandbox_write.*", WriteFolder),
     ("pid_file", WriteFile),
