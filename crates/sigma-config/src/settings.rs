@@ -6,6 +6,7 @@ pub mod acme;
 pub mod audit_log;
 pub mod cache;
 mod client_address;
+pub mod cloud_identity;
 mod compat;
 pub mod crypt;
 pub mod discovery;
@@ -404,6 +405,9 @@ pub struct Settings {
     /// Registries in which upstreams with a `service_name` find their nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub discovery: Option<crate::settings::discovery::Discovery>,
+    /// The machine's identity at clouds, for requests of plugins and secret managers; unset: nothing uses it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cloud_identity: Option<crate::settings::cloud_identity::CloudIdentity>,
     /// Lookup of secrets.
     pub secret_lookup: crate::resources::reference::SecretLookup,
     /// The resolver for node names.
@@ -543,6 +547,7 @@ impl Default for Settings {
             compat: Compat::default(),
             data_encryption: DataEncryption::default(),
             discovery: None,
+            cloud_identity: None,
             secret_lookup: crate::resources::reference::SecretLookup::default(),
             dns: crate::settings::dns::Dns::default(),
             health_events: crate::settings::health_events::HealthEvents::default(),

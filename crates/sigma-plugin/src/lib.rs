@@ -16,6 +16,7 @@
 //! | [`step`] | results of hooks |
 //! | [`env`] | the environment of hooks: counters, background work, consumers |
 //! | [`chain`] | the plugins of a route in their order |
+//! | [`cloud`] | credentials of the machine at clouds |
 //! | [`consumer`] | consumers and their credentials |
 //! | [`credentials`] | credentials that logs and traces hide |
 //! | [`login`] | the result of a request's login |
@@ -48,6 +49,7 @@ pub mod bridge;
 pub mod cache;
 pub mod chain;
 pub mod client_chain;
+pub mod cloud;
 pub mod consumer;
 pub mod context;
 pub mod counter;

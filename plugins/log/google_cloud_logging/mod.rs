@@ -4,14 +4,17 @@ mod account;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::UNIX_EPOCH;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use sigma_plugin::cloud::{Cloud, CloudIdentities, Recipient};
+use sigma_plugin::system::{Host, System};
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, FileAccess, FileMember, Plugin};
 use tokio::sync::OnceCell;
 
-use super::http_sender::{Fields, HttpSender, Transport};
+use super::http_sender::{Address, Fields, HttpSender, Transport};
 use account::{Account, AuthConfig, Tokens};
 use sigma_plugin_kit::batch::{self, BatchSettings, Destination, Processor, Sending};
 use sigma_plugin_kit::log_entry::{self, Formats, Shape};
@@ -51,13 +54,15 @@ HTTP/1.1 200 OK
 
 /// Sends log entries in batches to Google Cloud Logging.
 ///
-/// The gateway logs in with the key of a service account and renews its token a minute before its expiry. Requests
+/// The gateway logs in with the key of a service account, or with the identity of its machine, and renews its token a minute before its expiry. Requests
 /// never wait for the service. A failed batch is sent again `max_retry_count` times and then dropped. Entries beyond
 /// `max_pending_entries` of the plugin metadata or 64 MiB are dropped.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(
     transform = batch::named(NAME),
-    extend("oneOf" = [{"required": ["auth_config"]}, {"required": ["auth_file"]}])
+    extend("oneOf" = [
+        {"required": ["auth_config"]}, {"required": ["auth_file"]}, {"required": ["machine_identity"]}
+    ])
 )]
 struct Config {
     /// The service account.
@@ -65,6 +70,10 @@ struct Config {
     /// A file with the service account as JSON, on each gateway. It must contain `entries_uri`, and is read for the
     /// first batch.
     auth_file: Option<PathBuf>,
+    /// The identity of the gateway's machine. `cloud_identity.gcp` in the settings of the gateway must name the host of
+    /// `entries_uri`.
+    #[schemars(extend("own_default" = true))]
+    machine_identity: Option<MachineProject>,
     /// Checks the certificates of the service.
     #[schemars(extend("default" = true))]
     ssl_verify: bool,
@@ -81,6 +90,17 @@ struct Config {
     formats: Formats,
     #[serde(flatten)]
     batch: BatchSettings,
+}
+
+/// A project that the identity of the machine may write to.
+#[derive(Deserialize, JsonSchema)]
+struct MachineProject {
+    /// The project of the entries.
+    #[schemars(length(min = 1))]
+    project_id: String,
+    /// The URL that entries are sent to.
+    #[schemars(extend("default" = "https://logging.googleapis.com/v2/entries:write"))]
+    entries_uri: Address,
 }
 
 /// A monitored resource.
@@ -113,7 +133,7 @@ impl GoogleCloudLogging {
         if let Some(labels) = labels {
             resource["labels"] = Value::Object(labels.clone());
         }
-        let service = Service::new(&config)?;
+        let service = Service::new(&config, build)?;
         let pending = metadata.max_pending_entries;
         let processor = batch::processor(build, NAME, &config.batch, pending, || service);
         Ok(GoogleCloudLogging { shape: Shape::new(config.formats, metadata.formats), resource, processor })
@@ -182,16 +202,53 @@ struct Service {
     /// The file with the account, unless the configuration has it.
     file: Option<PathBuf>,
     account: OnceCell<Account>,
+    /// The identity of the machine, instead of an account.
+    machine: Option<Machine>,
     log_id: String,
     tokens: Tokens,
     sender: HttpSender,
 }
 
+/// The identity of the machine at Google Cloud, and its use.
+struct Machine {
+    identities: Arc<CloudIdentities>,
+    project: String,
+    entries: Address,
+    is_verified: bool,
+}
+
+impl Machine {
+    fn new(settings: &MachineProject, verifies: bool, build: &Build<'_>) -> Result<Machine, String> {
+        let machine = Machine {
+            identities: build.node.part(CloudIdentities::default),
+            project: settings.project_id.clone(),
+            entries: settings.entries_uri.clone(),
+            is_verified: verifies && settings.entries_uri.as_str().starts_with("https://"),
+        };
+        machine.identities.check(Cloud::Gcp, machine.recipient())?;
+        Ok(machine)
+    }
+
+    fn recipient(&self) -> Recipient<'_> {
+        Recipient { host: self.entries.host(), is_verified: self.is_verified }
+    }
+
+    /// Returns the value of `Authorization`.
+    fn authorization(&self) -> Result<String, String> {
+        let now_s = Host.now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let token = self.identities.token(Cloud::Gcp, self.recipient(), now_s);
+        token.map(|token| format!("Bearer {}", token.reveal())).map_err(|error| error.to_string())
+    }
+}
+
 impl Service {
-    fn new(config: &Config) -> Result<Service, String> {
+    fn new(config: &Config, build: &Build<'_>) -> Result<Service, String> {
         let account = config.auth_config.as_ref().map(Account::new).transpose()?;
+        let machine = config.machine_identity.as_ref();
+        let machine = machine.map(|settings| Machine::new(settings, config.ssl_verify, build)).transpose()?;
         let addresses = account.iter().flat_map(|account| [account.entries.clone(), account.token.clone()]);
-        let addresses: Vec<_> = addresses.collect();
+        let addresses: Vec<_> =
+            addresses.chain(machine.iter().map(|machine| machine.entries.clone())).collect();
         let transport = Transport::new(batch::seconds(config.timeout), config.ssl_verify);
         let mut fields = Fields::default();
         fields.set("content-type", "application/json", "auth_config")?;
@@ -199,6 +256,7 @@ impl Service {
         Ok(Service {
             file: config.auth_file.clone(),
             account: OnceCell::new_with(account),
+            machine,
             log_id: config.log_id.clone(),
             tokens: Tokens::new(transport)?,
             sender,
@@ -207,7 +265,7 @@ impl Service {
 
     async fn account(&self) -> Result<&Account, String> {
         let read = || async {
-            let file = self.file.as_deref().ok_or("set auth_config or auth_file")?;
+            let file = self.file.as_deref().ok_or("set auth_config, auth_file or machine_identity")?;
             Account::read(file).await
         };
         let account = self.account.get_or_try_init(read).await;
@@ -215,10 +273,15 @@ impl Service {
     }
 
     async fn write(&self, entries: &[Vec<u8>]) -> Result<(), String> {
-        let account = self.account().await?;
-        let token = self.tokens.current(account).await?;
-        let body = payload(entries, &format!("projects/{}/logs/{}", account.project, self.log_id));
-        let answer = self.sender.post_with(&account.entries, ("authorization", &token), body).await;
+        let (token, project, address) = match &self.machine {
+            Some(machine) => (machine.authorization()?, &machine.project, &machine.entries),
+            None => {
+                let account = self.account().await?;
+                (self.tokens.current(account).await?, &account.project, &account.entries)
+            }
+        };
+        let body = payload(entries, &format!("projects/{project}/logs/{}", self.log_id));
+        let answer = self.sender.post_with(address, ("authorization", &token), body).await;
         let mut answer = answer.map_err(|failure| format!("failed to write log to google, {failure}"))?;
         match answer.status {
             200 => Ok(()),

@@ -67,4 +67,7 @@ fn bad_configurations() {
     check(json!({"auth_config": scopes}), "expect array to have at least 1 items");
     check(json!({"auth_file": "f", "resource": {}}), r#"property "type" is required"#);
     assert_eq!(refusal(NAME, &json!({"auth_file": "f"})), "");
+    assert_eq!(refusal(NAME, &json!({"machine_identity": {"project_id": "p"}})), "");
+    check(json!({"machine_identity": {}}), r#"property "project_id" is required"#);
+    check(json!({"machine_identity": {"project_id": "p"}, "auth_file": "f"}), "should match only one schema");
 }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use sigma_http::HeaderId;
+use sigma_plugin::cloud::Cloud;
 use sigma_plugin::credentials::Credential;
 use sigma_plugin::outbound::Call;
 use sigma_plugin::{Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Step};
 use sigma_schema::Confidential;
 
-use super::platform::{Called, Credentials, Function};
+use super::platform::{Called, Credentials, Function, MachineIdentity};
 use sigma_plugin_kit::service::warnings;
 use sigma_plugin_kit::sigv4::{self, Account, Paths, Request};
 use sigma_plugin_kit::utc;
@@ -23,11 +24,18 @@ pub(crate) static AWS_LAMBDA: Descriptor = Descriptor {
     credentials: Some(|_| vec![Credential::field(API_KEY)]),
     phases: PhaseSet::of(&[Phase::Access]),
     upstreams: Some(Function::upstreams),
-    owned_fields: Some(|_| [API_KEY, DATE, "Authorization"].map(OwnedField::shared).into()),
+    owned_fields: Some(|_| [API_KEY, DATE, TOKEN, "Authorization"].map(OwnedField::shared).into()),
     warnings: Some(|_, conf| warnings(conf, &["function_uri"], "the function")),
     build: |build| {
         let Config { function, authorization } = build.config()?;
-        Ok(Arc::new(AwsLambda(function.with(authorization.unwrap_or_default(), build))))
+        let Authorization { apikey, iam, machine_identity } = authorization.unwrap_or_default();
+        let signer = match (machine_identity, iam) {
+            (Some(place), _) => {
+                Some(Signer::Machine(place, MachineIdentity::new(Cloud::Aws, &function, build)?))
+            }
+            (None, iam) => iam.map(Signer::Iam),
+        };
+        Ok(Arc::new(AwsLambda(function.with(Caller { apikey, signer }, build))))
     },
     ..Descriptor::of::<Config>()
 };
@@ -63,7 +71,7 @@ $ curl -s -w '%{http_code}\n' -H 'X-Api-Key: wrong' http://127.0.0.1:9080/orders
 ///
 /// The function gets method, arguments, fields and body of the client. If the route's path ends in `*`, the matched
 /// part is appended to the path of `function_uri`. A request without `X-Api-Key` gets `apikey`, if it is set. Other
-/// requests without `Authorization` are signed with `iam` (Signature Version 4). The signature covers the whole
+/// requests without `Authorization` are signed with `iam` or `machine_identity` (Signature Version 4). The signature covers the whole
 /// request; arguments are sent in the signed order. The client gets 503 without a response, for a response that is
 /// too large, and after `timeout`. A request that is too large gets 400.
 #[derive(Deserialize, JsonSchema)]
@@ -82,6 +90,33 @@ struct Authorization {
     apikey: Option<Confidential>,
     /// The identity that signs requests.
     iam: Option<Iam>,
+    /// Requests are signed with the identity of the gateway's machine, before `iam`. `cloud_identity.aws` in the
+    /// settings of the gateway must name the host of the function. Without valid keys the client gets 503.
+    #[schemars(extend("own_default" = true))]
+    machine_identity: Option<ServicePlace>,
+}
+
+/// The place of a called service.
+#[derive(Deserialize, JsonSchema)]
+struct ServicePlace {
+    /// The region of the function.
+    #[schemars(extend("default" = "us-east-1"))]
+    aws_region: String,
+    /// The called service: `execute-api`, or `lambda` for the URL of a function.
+    #[schemars(extend("default" = "execute-api"))]
+    service: String,
+}
+
+/// The credentials as they are used.
+struct Caller {
+    apikey: Option<Confidential>,
+    signer: Option<Signer>,
+}
+
+/// The keys that sign requests.
+enum Signer {
+    Iam(Iam),
+    Machine(ServicePlace, MachineIdentity),
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -100,18 +135,50 @@ struct Iam {
 
 const API_KEY: &str = "x-api-key";
 const DATE: &str = "x-amz-date";
+const TOKEN: &str = "x-amz-security-token";
 
-impl Credentials for Authorization {
-    fn add(&self, call: &mut Call, env: &Env<'_>) {
+impl Credentials for Caller {
+    fn add(&self, call: &mut Call, env: &Env<'_>) -> Result<(), String> {
         if let (Some(key), None) = (&self.apikey, call.headers.find(API_KEY.as_bytes())) {
             call.headers.append(API_KEY, key.reveal().as_bytes());
-        } else if let (Some(iam), false) = (&self.iam, call.headers.has(HeaderId::Authorization)) {
-            iam.sign(call, &utc::compact(env.unix_time().as_secs()));
+        } else if let (Some(signer), false) = (&self.signer, call.headers.has(HeaderId::Authorization)) {
+            signer.sign(call, env.unix_time().as_secs())?;
         }
+        Ok(())
     }
 }
 
-impl Iam {
+impl Signer {
+    fn sign(&self, call: &mut Call, now_s: u64) -> Result<(), String> {
+        let time = utc::compact(now_s);
+        match self {
+            Signer::Iam(Iam { accesskey, secretkey, aws_region, service }) => {
+                Key { id: accesskey.reveal(), secret: secretkey, region: aws_region, service }
+                    .sign(call, &time);
+            }
+            Signer::Machine(ServicePlace { aws_region, service }, machine) => {
+                let keys = machine.identities.aws(machine.recipient(), now_s);
+                let keys = keys.map_err(|error| error.to_string())?;
+                if let Some(token) = &keys.session_token {
+                    call.headers.replace(TOKEN, token.reveal().as_bytes());
+                }
+                let (id, secret) = (keys.access_key_id.reveal(), &keys.secret_access_key);
+                Key { id, secret, region: aws_region, service }.sign(call, &time);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A key, and its use.
+struct Key<'k> {
+    id: &'k str,
+    secret: &'k Confidential,
+    region: &'k str,
+    service: &'k str,
+}
+
+impl Key<'_> {
     /// Signs a call in its present form.
     fn sign(&self, call: &mut Call, time: &str) {
         call.headers.replace(DATE, time.as_bytes());
@@ -135,17 +202,17 @@ impl Iam {
             payload: &payload,
         };
         let account = Account {
-            access_key_id: self.accesskey.reveal(),
-            secret_access_key: &self.secretkey,
-            region: &self.aws_region,
-            service: &self.service,
+            access_key_id: self.id,
+            secret_access_key: self.secret,
+            region: self.region,
+            service: self.service,
         };
         let value = account.authorization(&request, time);
         call.headers.append("authorization", value.as_bytes());
     }
 }
 
-struct AwsLambda(Arc<Called<Authorization>>);
+struct AwsLambda(Arc<Called<Caller>>);
 
 impl Plugin for AwsLambda {
     fn access(&self, _: &mut Context, _: &Env<'_>) -> Step {
@@ -155,7 +222,6 @@ impl Plugin for AwsLambda {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
     use sigma_http::{Headers, Method};
 
     use super::*;
@@ -163,11 +229,8 @@ mod tests {
     /// The vector `get-vanilla-query-order-key-case` of AWS.
     #[test]
     fn a_call_is_signed_as_it_is_sent() {
-        let iam: Iam = serde_json::from_value(json!({
-            "accesskey": "AKIDEXAMPLE", "secretkey": "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY",
-            "aws_region": "us-east-1", "service": "service",
-        }))
-        .unwrap();
+        let secret = Confidential::from("wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY");
+        let key = Key { id: "AKIDEXAMPLE", secret: &secret, region: "us-east-1", service: "service" };
         let mut call = Call {
             upstream: "".into(),
             method: Method::Get,
@@ -179,7 +242,7 @@ mod tests {
             timeout_ms: 1,
             limit: 1,
         };
-        iam.sign(&mut call, "20150830T123600Z");
+        key.sign(&mut call, "20150830T123600Z");
         assert_eq!(call.target, b"/?Param1=value1&Param2=value2");
         let value = call.headers.find(b"authorization").unwrap();
         assert_eq!(

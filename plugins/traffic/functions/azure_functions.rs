@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use sigma_plugin::cloud::Cloud;
 use sigma_plugin::credentials::Credential;
 use sigma_plugin::outbound::Call;
 use sigma_plugin::{Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Step};
 use sigma_schema::Confidential;
 use sigma_schema::described::schema_of;
 
-use super::platform::{Called, Credentials, Function};
+use super::platform::{Called, Credentials, Function, MachineIdentity};
 use sigma_plugin_kit::service::warnings;
 
 /// The plugin.
@@ -22,17 +23,20 @@ pub(crate) static AZURE_FUNCTIONS: Descriptor = Descriptor {
     phases: PhaseSet::of(&[Phase::Access]),
     metadata_schema: Some(schema_of::<Metadata>),
     upstreams: Some(Function::upstreams),
-    owned_fields: Some(|_| [KEY, CLIENT].map(OwnedField::shared).into()),
+    owned_fields: Some(|_| [KEY, CLIENT, "Authorization"].map(OwnedField::shared).into()),
     warnings: Some(|_, conf| warnings(conf, &["function_uri"], "the function")),
     build: |build| {
         let Config { function, authorization } = build.config()?;
         let keys = match authorization {
-            Some(Authorization { apikey, clientid }) => Keys { key: apikey, client: clientid },
+            Some(Authorization { apikey, clientid, machine_identity }) => {
+                let machine = machine_identity.then(|| MachineIdentity::new(Cloud::Azure, &function, build));
+                Keys { key: apikey, client: clientid, machine: machine.transpose()? }
+            }
             None if build.metadata.is_null() => Keys::default(),
             None => {
                 let metadata = Metadata::deserialize(build.metadata).map_err(|error| error.to_string())?;
                 let client = metadata.master_clientid.reveal().to_owned();
-                Keys { key: Some(metadata.master_apikey), client: Some(client) }
+                Keys { key: Some(metadata.master_apikey), client: Some(client), machine: None }
             }
         };
         Ok(Arc::new(AzureFunctions(function.with(keys, build))))
@@ -87,6 +91,10 @@ struct Authorization {
     apikey: Option<Confidential>,
     /// The client id of the key: `X-Functions-ClientId`.
     clientid: Option<String>,
+    /// Whether requests carry a token of the gateway's machine in `Authorization`. `cloud_identity.azure` in the
+    /// settings of the gateway must name the host of the function. Without a valid token the client gets 503.
+    #[schemars(extend("default" = false, "own_default" = true))]
+    machine_identity: bool,
 }
 
 /// Keys of functions without credentials in their configuration.
@@ -106,15 +114,22 @@ impl Configuration for Metadata {}
 struct Keys {
     key: Option<Confidential>,
     client: Option<String>,
+    machine: Option<MachineIdentity>,
 }
 
 const KEY: &str = "x-functions-key";
 const CLIENT: &str = "x-functions-clientid";
 
 impl Credentials for Keys {
-    fn add(&self, call: &mut Call, _: &Env<'_>) {
+    fn add(&self, call: &mut Call, env: &Env<'_>) -> Result<(), String> {
+        if let Some(machine) = &self.machine {
+            let now_s = env.unix_time().as_secs();
+            let token = machine.identities.token(Cloud::Azure, machine.recipient(), now_s);
+            let value = format!("Bearer {}", token.map_err(|error| error.to_string())?.reveal());
+            call.headers.replace("authorization", value.as_bytes());
+        }
         if [KEY, CLIENT].iter().any(|name| call.headers.find(name.as_bytes()).is_some()) {
-            return;
+            return Ok(());
         }
         if let Some(key) = &self.key {
             call.headers.append(KEY, key.reveal().as_bytes());
@@ -122,6 +137,7 @@ impl Credentials for Keys {
         if let Some(client) = &self.client {
             call.headers.append(CLIENT, client.as_bytes());
         }
+        Ok(())
     }
 }
 

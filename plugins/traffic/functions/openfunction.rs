@@ -84,10 +84,11 @@ pub(super) fn basic(token: &Confidential) -> String {
 struct Token(Option<String>);
 
 impl Credentials for Token {
-    fn add(&self, call: &mut Call, _: &Env<'_>) {
+    fn add(&self, call: &mut Call, _: &Env<'_>) -> Result<(), String> {
         if let Some(token) = &self.0 {
             call.headers.replace("authorization", token.as_bytes());
         }
+        Ok(())
     }
 }
 

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 use sigma_http::{HeaderId, Headers, Method};
+use sigma_plugin::cloud::{Cloud, CloudIdentities, Recipient};
 use sigma_plugin::descriptor::InlineUpstream;
 use sigma_plugin::outbound::{Call, CallError, Service, ServiceResponse};
 use sigma_plugin::step::BodyRead;
@@ -57,7 +58,37 @@ pub(super) struct Sizes {
 /// Says of a request to a function who it is from.
 pub(super) trait Credentials: Send + Sync + 'static {
     /// Adds it.
-    fn add(&self, call: &mut Call, env: &Env<'_>);
+    ///
+    /// # Errors
+    /// Returns an error, which is a sentence, if there is no credential now; then the function is not called.
+    fn add(&self, call: &mut Call, env: &Env<'_>) -> Result<(), String>;
+}
+
+/// The identity of the machine, for one function.
+pub(super) struct MachineIdentity {
+    pub(super) identities: Arc<CloudIdentities>,
+    host: Box<str>,
+    is_verified: bool,
+}
+
+impl MachineIdentity {
+    /// # Errors
+    /// Returns an error, which is a sentence, if the settings of the gateway do not allow it for this function.
+    pub(super) fn new(
+        cloud: Cloud,
+        function: &Function,
+        build: &Build<'_>,
+    ) -> Result<MachineIdentity, String> {
+        let identities = build.node.part(CloudIdentities::default);
+        let Recipient { host, is_verified } = function.recipient();
+        identities.check(cloud, Recipient { host, is_verified })?;
+        Ok(MachineIdentity { identities, host: host.into(), is_verified })
+    }
+
+    /// The function.
+    pub(super) fn recipient(&self) -> Recipient<'_> {
+        Recipient { host: &self.host, is_verified: self.is_verified }
+    }
 }
 
 /// A function that is ready to be called.
@@ -82,6 +113,12 @@ impl Function {
     /// Ready to be called with these credentials.
     pub(super) fn with<C: Credentials>(self, credentials: C, build: &Build<'_>) -> Arc<Called<C>> {
         Arc::new(Called { function: self, credentials, upstream: build.upstream_key(FUNCTION).into() })
+    }
+
+    /// The function as the recipient of a credential.
+    fn recipient(&self) -> Recipient<'_> {
+        let is_verified = &*self.function_uri.scheme == "https" && self.ssl_verify;
+        Recipient { host: &self.function_uri.node, is_verified }
     }
 
     /// Path and query of a call.
@@ -151,7 +188,9 @@ impl<C: Credentials> Called<C> {
             timeout_ms: function.timeout,
             limit: function.sizes.max_resp_body_size,
         };
-        self.credentials.add(&mut call, env);
+        if let Err(reason) = self.credentials.add(&mut call, env) {
+            return unreachable_function(&CallError(reason));
+        }
         Step::wait(env.outbound.call(call), |answer, _, _| match answer {
             Ok(answer) => reply(answer).into(),
             Err(error) => unreachable_function(&error),

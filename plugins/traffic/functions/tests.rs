@@ -28,6 +28,8 @@ fn configurations_that_are_refused() {
     lambda(json!({"accesskey": "a", "secretkey": "b"}), "");
     lambda(json!({"accesskey": "a"}), "property \"secretkey\" is required");
     lambda(json!({"secretkey": "a"}), "property \"accesskey\" is required");
+    let machine = json!({"machine_identity": {"aws_region": 1}});
+    assert_refusal("aws-lambda", &function(json!({"authorization": machine})), "wrong type: expected string");
 }
 
 #[test]

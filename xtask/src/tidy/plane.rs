@@ -58,6 +58,10 @@ const BANS: &[Ban] = &[
                 "taken when a plugin with scripts is built, and when counts are shown",
             ),
             ("crates/sigma-plugin/src/runner_state.rs", "taken when the process of a runner changes"),
+            (
+                "crates/sigma-plugin/src/cloud.rs",
+                "held while a pointer is copied, when a request to a cloud is signed",
+            ),
             ("crates/sigma-net/src/quic/client_session.rs", "taken when a handshake with a node fails"),
             ("crates/sigma-net/src/quic/tokens.rs", "common to all workers: a token of a client counts once"),
             ("crates/sigma-net/src/tls/early_data.rs", "common to all workers: early data counts once"),

@@ -64,6 +64,19 @@ pub struct Secret {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub auth_file: Option<Box<str>>,
+    /// aws and gcp: use the identity of the machine, also if there are keys. `cloud_identity` in the settings of each gateway must name the host
+    /// of the service.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = [true]))]
+    pub machine_identity: Option<bool>,
+    /// gcp: the project, with `machine_identity`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub project_id: Option<Box<str>>,
+    /// gcp: the URL for secrets, with `machine_identity`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("pattern" = URL_PATTERN, "default" = ENTRIES_URI))]
+    pub entries_uri: Option<Box<str>>,
     /// gcp: whether the certificate must be valid.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = true))]
@@ -88,6 +101,11 @@ pub struct GcpAccount {
     /// URL for secrets.
     #[serde(default = "default_entries_uri")]
     pub entries_uri: String,
+}
+
+impl GcpAccount {
+    /// The address of Secret Manager.
+    pub const ENTRIES_URI: &str = ENTRIES_URI;
 }
 
 const TOKEN_URI: &str = "https://oauth2.googleapis.com/token";
@@ -146,14 +164,25 @@ pub(super) fn schema(manager: SecretProvider) -> Value {
             (&["uri", "prefix", "token", "namespace"], "required", json!(["uri", "prefix", "token"]))
         }
         SecretProvider::Aws => (
-            &["access_key_id", "secret_access_key", "session_token", "region", "endpoint_url"],
-            "required",
-            json!(["access_key_id", "secret_access_key"]),
+            &[
+                "access_key_id",
+                "secret_access_key",
+                "session_token",
+                "machine_identity",
+                "region",
+                "endpoint_url",
+            ],
+            "anyOf",
+            json!([{ "required": ["access_key_id", "secret_access_key"] }, { "required": ["machine_identity"] }]),
         ),
         SecretProvider::Gcp => (
-            &["auth_config", "auth_file", "ssl_verify"],
+            &["auth_config", "auth_file", "machine_identity", "project_id", "entries_uri", "ssl_verify"],
             "oneOf",
-            json!([{ "required": ["auth_config"] }, { "required": ["auth_file"] }]),
+            json!([
+                { "required": ["auth_config"] },
+                { "required": ["auth_file"] },
+                { "required": ["machine_identity", "project_id"] },
+            ]),
         ),
     };
     let every = ["id", "create_time", "update_time"];

@@ -541,7 +541,11 @@ fn other_kinds() {
     let vault = json!({ "uri": "http://127.0.0.1:8200", "prefix": "kv/apisix", "token": "$ENV://TOKEN" });
     secret("vault/1", vault.clone(), "");
     secret("other/1", vault, "invalid secret manager: other");
-    secret("aws/1", json!({}), "invalid configuration: property \"access_key_id\" is required");
+    secret(
+        "aws/1",
+        json!({}),
+        "invalid configuration: object matches none of the required: [\"access_key_id\",\"secret_access_key\"] or [\"machine_identity\"]",
+    );
     secret("gcp/1", json!({}), "invalid configuration: value should match only one schema, but matches none");
 
     check(Kind::PluginMetadata, "cors", json!({ "allow_origins": {} }), "");

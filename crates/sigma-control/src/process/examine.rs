@@ -7,12 +7,14 @@ use serde_json::Value;
 use sigma_config::Config;
 use sigma_config::settings::{ListenPlace, written_listener};
 use sigma_net::tls::KeyPassphrases;
-use sigma_plugin::Roster;
+use sigma_plugin::cloud::CloudIdentities;
+use sigma_plugin::{Node, Roster};
 use sigma_proxy::compile::{CertificateSource, NoCertificates, Sources};
 use sigma_proxy::{Compiler, Snapshot};
 use sigma_schema::Problem;
 
 use crate::operators::{identity, pages};
+use crate::serving::cloud_identity;
 use crate::serving::endpoints::Endpoints;
 use crate::serving::files::Files;
 use crate::serving::geo_files::GeoFiles;
@@ -39,7 +41,10 @@ pub fn compile_only(config: &Config, plugins: &Arc<Roster>) -> Result<Arc<Snapsh
     let (mut endpoints, mut revealed, mut files) =
         (Endpoints::of(&config.settings, 1), Revealed::default(), Files::default());
     let unresolved = learn_secrets(config, &mut revealed);
-    let compiler = Compiler::new(Arc::clone(plugins), Arc::default());
+    let node = Arc::<Node>::default();
+    node.part(CloudIdentities::default)
+        .allow(cloud_identity::allowed(config.settings.cloud_identity.as_ref()));
+    let compiler = Compiler::new(Arc::clone(plugins), node);
     let geography = GeoFiles::read(&config.settings.geoip).map_err(|problem| vec![problem])?;
     let ordered = config.settings.acme.clone().map(NoCertificates);
     let sources = Sources {
@@ -141,6 +146,8 @@ fn learn_secrets(config: &Config, revealed: &mut Revealed) -> Vec<Unresolved> {
     }
     let Ok(secrets) =
         Secrets::new(Limits::of(&config.settings.secret_lookup), |name| std::env::var(name).ok());
+    let identities = Arc::new(CloudIdentities::default());
+    secrets.use_identities(Arc::clone(&identities));
     secrets.set_accesses(config.resources.secrets.iter().cloned());
     let mut values = Value::from(names.clone());
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -152,7 +159,10 @@ fn learn_secrets(config: &Config, revealed: &mut Revealed) -> Vec<Unresolved> {
             return names.into_iter().map(unanswered).collect();
         }
     };
-    let unresolved = runtime.block_on(secrets.resolve(&mut values));
+    let unresolved = runtime.block_on(async {
+        cloud_identity::begin(config.settings.cloud_identity.as_ref(), &identities).await;
+        secrets.resolve(&mut values).await
+    });
     let found = values.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
     revealed.note_refusals(&names, &unresolved);
     revealed.learn(names.into_iter().zip(found));

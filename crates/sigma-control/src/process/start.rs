@@ -13,6 +13,7 @@ use sigma_net::tls::SharedKey;
 use sigma_observe::counters::WorkerCounters;
 use sigma_observe::log_buffer::{LogError, LogTarget, LogWriter};
 use sigma_plugin::Node;
+use sigma_plugin::cloud::CloudIdentities;
 use sigma_plugin::system::Host;
 use sigma_proxy::{BindError, Gateway, Inheritance, Receiving, Snapshot};
 use tokio::runtime::Handle;
@@ -138,6 +139,7 @@ pub(super) fn warn_of_restart(old: &Settings, new: &Settings) -> Vec<&'static st
         ("wasm", old.wasm != new.wasm),
         ("secret_lookup", old.secret_lookup != new.secret_lookup),
         ("discovery", old.discovery != new.discovery),
+        ("cloud_identity", old.cloud_identity != new.cloud_identity),
         ("health_events", old.health_events != new.health_events),
         ("acme", old.acme != new.acme),
         ("health_file", old.health_file != new.health_file),
@@ -275,9 +277,10 @@ impl Before {
 }
 
 /// Looks secrets up as the settings say.
-pub(super) fn secrets(settings: &Settings) -> Secrets {
+pub(super) fn secrets(settings: &Settings, node: &Node) -> Secrets {
     let limits = Limits::of(&settings.secret_lookup);
     let Ok(secrets) = Secrets::new(limits, |name| std::env::var(name).ok());
+    secrets.use_identities(node.part(CloudIdentities::default));
     secrets
 }
 

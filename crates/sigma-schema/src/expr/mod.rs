@@ -23,6 +23,7 @@ pub use body_field::BodyField;
 use eval::Reading;
 pub use variable::{VarName, VarValue, Variables};
 use window::Windows;
+pub use window::unix_seconds;
 
 /// The error for a JSON value that is not an expression. The texts are APISIX's where it has one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

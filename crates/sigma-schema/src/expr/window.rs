@@ -175,6 +175,18 @@ fn date(text: &str) -> Option<i64> {
     Some(era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468)
 }
 
+/// Parses an instant in UTC (RFC 3339 with `Z`) into Unix seconds; a fraction of a second is dropped.
+pub fn unix_seconds(text: &str) -> Option<i64> {
+    let (day, time) = text.strip_suffix('Z')?.split_once('T')?;
+    let time = match time.split_once('.') {
+        Some((whole, fraction)) if fraction.bytes().all(|byte| byte.is_ascii_digit()) => whole,
+        Some(_) => return None,
+        None => time,
+    };
+    let of_day = time_of_day(time).filter(|ms| *ms < DAY_MS)?;
+    Some(date(day)? * (DAY_MS / 1000) + of_day / 1000)
+}
+
 fn digits(text: &str, length: usize) -> Option<i64> {
     let is_number = text.len() == length && text.bytes().all(|b| b.is_ascii_digit());
     is_number.then(|| text.parse().ok())?

@@ -669,7 +669,15 @@ fn fields_of_protos_secrets_and_stream_routes() {
     secret("vault/1", json!({ "uri": "http://a", "prefix": "p" }), &lacks("token"));
     secret("vault/1", json!({ "uri": "http://a", "token": "t" }), &lacks("prefix"));
     secret("vault/1", json!({ "uri": "http://a", "prefix": "p", "token": "t", "namespace": "n" }), "");
-    secret("aws/1", json!({ "access_key_id": "a" }), &lacks("secret_access_key"));
+    let keys = "invalid configuration: object matches none of the required: [\"access_key_id\",\"secret_access_key\"] or [\"machine_identity\"]";
+    secret("aws/1", json!({ "access_key_id": "a" }), keys);
+    secret("aws/1", json!({ "machine_identity": true }), "");
+    secret(
+        "aws/1",
+        json!({ "machine_identity": false }),
+        "invalid configuration: property \"machine_identity\" validation failed: matches none of the enum values",
+    );
+    secret("gcp/1", json!({ "machine_identity": true, "project_id": "p" }), "");
     secret(
         "aws/1",
         json!({ "access_key_id": "a", "secret_access_key": "b", "endpoint_url": "http://a", "session_token": "c" }),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use sigma_cache::Zones;
 use sigma_config::Checked;
 use sigma_config::crypt::Keyring;
+use sigma_plugin::cloud::CloudIdentities;
 use sigma_proxy::{Gateway, Inheritance, Snapshot};
 use sigma_upstream::health::{REPORT_QUEUE, passive_channel};
 use tokio::sync::mpsc;
@@ -31,6 +32,7 @@ use crate::process::usage::Usage;
 use crate::process::watch_over::WatchOver;
 use crate::serving::acme::{Keeper, Ordered};
 use crate::serving::cache_disk::{Asking, Disks};
+use crate::serving::cloud_identity;
 use crate::serving::desired::Desired;
 use crate::serving::health_file::HealthFile;
 use crate::serving::health_sharing::HealthSharing;
@@ -57,6 +59,8 @@ impl Ground {
         let settings = &checked.config.settings;
         let kinds: Vec<_> = options.plugins.kinds().collect();
         let plugins = Plugins::new(&kinds, settings);
+        let identities = plugins.node.part(CloudIdentities::default);
+        cloud_identity::begin(settings.cloud_identity.as_ref(), &identities).await;
         let asking = Disks::begin(&plugins.node, settings);
         let keyring = keyring(settings)?;
         must_fit(&options.source, checked, &plugins)?;
@@ -98,8 +102,14 @@ impl First {
         let nothing = desired(Checked::default());
         let files = files(settings, store, keyring).await;
         let compiler = inheritance.compiler(Arc::clone(&plugins.enabled));
-        let publisher =
-            Publisher::new(nothing, endpoints, compiler, secrets(settings), ordered.clone(), files);
+        let publisher = Publisher::new(
+            nothing,
+            endpoints,
+            compiler,
+            secrets(settings, &plugins.node),
+            ordered.clone(),
+            files,
+        );
         let publisher = Arc::new(publisher);
         let process_history =
             ProcessHistory::begin(&checked.config, store, keyring, Arc::clone(&plugins.enabled) as _);

@@ -8,11 +8,13 @@ use std::time::SystemTime;
 use reqwest::{Method, Url};
 use serde_json::{Value, json};
 use sigma_config::resources::Secret;
+use sigma_plugin::cloud::Recipient;
 use sigma_schema::Confidential;
 
 use super::client::{Request, Verify, address, unexpected};
 use super::sigv4::{Signer, date};
 use super::{Failure, Shared, member_of};
+use crate::serving::cloud_identity::unix_now;
 
 const DEFAULT_REGION: &str = "us-east-1";
 const CONTENT_TYPE: &str = "application/x-amz-json-1.1";
@@ -60,6 +62,18 @@ fn account(shared: &Shared, access: &Secret) -> Result<Account, Failure> {
         Some(endpoint) => address(&shared.plain(access, "endpoint_url", Some(endpoint))?)?,
         None => address(&format!("https://secretsmanager.{region}.amazonaws.com"))?,
     };
+    if access.machine_identity == Some(true) {
+        let is_verified = endpoint.scheme() == "https";
+        let recipient = Recipient { host: endpoint.host_str().unwrap_or_default(), is_verified };
+        let keys = shared.identities().aws(recipient, unix_now())?;
+        return Ok(Account {
+            access_key_id: keys.access_key_id.reveal().to_owned(),
+            secret_access_key: keys.secret_access_key.reveal().to_owned(),
+            session_token: keys.session_token.as_ref().map(|token| token.reveal().to_owned()),
+            region,
+            endpoint,
+        });
+    }
     Ok(Account {
         access_key_id: shared.plain(access, "access_key_id", access.access_key_id.as_deref())?,
         secret_access_key: secret("secret_access_key", &access.secret_access_key)?,

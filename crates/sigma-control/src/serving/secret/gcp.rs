@@ -13,9 +13,11 @@ use rustls_pki_types::PrivateKeyDer;
 use rustls_pki_types::pem::PemObject;
 use serde_json::{Value, json};
 use sigma_config::resources::{GcpAccount, Secret};
+use sigma_plugin::cloud::{Cloud, Recipient};
 
 use super::client::{Request, Verify, address, below, unexpected};
 use super::{Failure, Shared, member_of};
+use crate::serving::cloud_identity::unix_now;
 
 /// How long a claim is good for: the longest that Google accepts.
 const CLAIM_SECONDS: u64 = 3600;
@@ -32,16 +34,15 @@ pub(super) struct Token {
 }
 
 pub(super) async fn fetch(shared: &Shared, access: &Secret, key: &str) -> Result<String, Failure> {
-    let account = account(shared, access).await?;
     let verify = if access.ssl_verify == Some(false) { Verify::Nothing } else { Verify::Certificate };
-    let token = token(shared, access, &account, verify).await?;
+    let Login { authorization, project, entries } = login(shared, access, verify).await?;
     let (name, field) = match key.split_once('/') {
         Some((name, field)) => (name, Some(field)),
         None => (key, None),
     };
-    let segments = ["projects", &account.project_id, "secrets", name, "versions", "latest:access"];
-    let url = below(address(&account.entries_uri)?, segments)?;
-    let headers = [("authorization", token.authorization.as_str())];
+    let segments = ["projects", &project, "secrets", name, "versions", "latest:access"];
+    let url = below(address(&entries)?, segments)?;
+    let headers = [("authorization", authorization.as_str())];
     let answer = shared
         .client
         .ask(Request { method: Method::GET, url, headers: &headers, body: String::new(), verify })
@@ -64,13 +65,35 @@ pub(super) async fn fetch(shared: &Shared, access: &Secret, key: &str) -> Result
     }
 }
 
+/// The result of a login: the field of requests, the project, and the address of its secrets.
+struct Login {
+    authorization: String,
+    project: String,
+    entries: String,
+}
+
+async fn login(shared: &Shared, access: &Secret, verify: Verify) -> Result<Login, Failure> {
+    if access.machine_identity != Some(true) {
+        let account = account(shared, access).await?;
+        let authorization = token(shared, access, &account, verify).await?.authorization;
+        return Ok(Login { authorization, project: account.project_id, entries: account.entries_uri });
+    }
+    let project = shared.plain(access, "project_id", access.project_id.as_deref())?;
+    let entries = access.entries_uri.as_deref().unwrap_or(GcpAccount::ENTRIES_URI).to_owned();
+    let url = address(&entries)?;
+    let is_verified = url.scheme() == "https" && verify == Verify::Certificate;
+    let recipient = Recipient { host: url.host_str().unwrap_or_default(), is_verified };
+    let token = shared.identities().token(Cloud::Gcp, recipient, unix_now())?;
+    Ok(Login { authorization: format!("Bearer {}", token.reveal()), project, entries })
+}
+
 async fn account(shared: &Shared, access: &Secret) -> Result<GcpAccount, Failure> {
     let mut account = match (&access.auth_config, &access.auth_file) {
         (Some(account), _) => (**account).clone(),
         (None, Some(path)) => from_file(path).await?,
         (None, None) => {
             return Err(Failure::Refused(format!(
-                "secret resource `{}`: set `auth_config` or `auth_file`",
+                "secret resource `{}`: set `auth_config`, `auth_file` or `machine_identity`",
                 access.id
             )));
         }

@@ -20,12 +20,13 @@ mod vault;
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use sigma_config::reference::{SecretLookup, SecretRef, is_reference};
 use sigma_config::resources::{Secret, SecretProvider};
+use sigma_plugin::cloud::{CloudIdentities, NoIdentity};
 use tokio::task::JoinSet;
 
 use cache::Cache;
@@ -94,6 +95,8 @@ pub struct Secrets {
 struct Shared {
     client: Client,
     environment: Box<Environment>,
+    /// The identity of the machine at clouds.
+    identities: OnceLock<Arc<CloudIdentities>>,
     state: Mutex<State>,
 }
 
@@ -141,9 +144,15 @@ impl Secrets {
         let shared = Shared {
             client: Client::new(limits.timeout),
             environment: Box::new(environment),
+            identities: OnceLock::new(),
             state: Mutex::new(state),
         };
         Ok(Secrets { shared: Arc::new(shared) })
+    }
+
+    /// Adds the identity of the machine at clouds, once. Without it accesses with `machine_identity` are refused.
+    pub(crate) fn use_identities(&self, identities: Arc<CloudIdentities>) {
+        let _ = self.shared.identities.set(identities);
     }
 
     /// Replaces the accesses to secret managers. If any differs from before, everything that was
@@ -323,6 +332,11 @@ impl Shared {
         }
     }
 
+    /// Returns the identities of the machine that the settings allow.
+    fn identities(&self) -> Arc<CloudIdentities> {
+        self.identities.get().cloned().unwrap_or_default()
+    }
+
     /// A field of an access, which may itself stand in the environment.
     fn plain(&self, access: &Secret, name: &str, text: Option<&str>) -> Result<String, Failure> {
         let Some(text) = text else {
@@ -335,6 +349,15 @@ impl Shared {
                 access.id
             ))),
             None => Ok(text.to_owned()),
+        }
+    }
+}
+
+impl From<NoIdentity> for Failure {
+    fn from(reason: NoIdentity) -> Failure {
+        match reason {
+            NoIdentity::Refused(reason) => Failure::Refused(reason),
+            NoIdentity::Unavailable(reason) => Failure::Unreachable(reason),
         }
     }
 }
