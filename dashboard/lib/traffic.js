@@ -30,6 +30,18 @@ export function failing(nodes, most = 5) {
   return bad.sort((a, b) => failures(b) - failures(a) || share(b) - share(a)).slice(0, most);
 }
 
+/** The consumers with the most requests; `most` of them, and among those with equally many the ones with more errors. */
+export function busiest(consumers, most = 5) {
+  const errors = (row) => row.client_errors + row.server_errors;
+  return [...consumers].sort((a, b) => b.requests - a.requests || errors(b) - errors(a)).slice(0, most);
+}
+
+/** The consumers with errors, those with most errors first. */
+export function erring(consumers, most = 5) {
+  const errors = (row) => row.client_errors + row.server_errors;
+  return consumers.filter((row) => errors(row) > 0).sort((a, b) => errors(b) - errors(a) || a.requests - b.requests).slice(0, most);
+}
+
 /** The points of a line for values between 0 and their maximum, in a drawing of this size. */
 export function points(values, width, height) {
   const highest = Math.max(...values, 0) || 1;

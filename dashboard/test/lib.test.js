@@ -20,7 +20,7 @@ import { choicesOf, collectionOf, idOf, summary } from "../lib/resources.js";
 import { blank, fieldOf, membersOf } from "../lib/schema.js";
 import { ticks } from "../ui/chart.js";
 import { standing } from "../lib/revision.js";
-import { REMEMBERED, failing, memory, points } from "../lib/traffic.js";
+import { REMEMBERED, busiest, erring, failing, memory, points } from "../lib/traffic.js";
 import { warningsOf } from "../lib/warnings.js";
 import { effects } from "../lib/explain.js";
 import { authorOf, lastChange } from "../lib/history.js";
@@ -381,6 +381,14 @@ test("the nodes that fail most come first", () => {
   const all = [node("a", 10, 0, 0), node("b", 100, 3, 0), node("c", 10, 2, 1), node("d", 5, 0, 9)];
   assert.deepEqual(failing(all).map(({ host }) => host), ["d", "c", "b"]);
   assert.deepEqual(failing(all, 1).map(({ host }) => host), ["d"]);
+});
+
+test("consumers are ordered by requests and by errors", () => {
+  const consumer = (name, requests, client_errors, server_errors) => ({ name, requests, client_errors, server_errors });
+  const all = [consumer("a", 10, 0, 0), consumer("b", 100, 3, 0), consumer("c", 10, 2, 1), consumer("d", 3, 0, 3)];
+  assert.deepEqual(busiest(all, 3).map(({ name }) => name), ["b", "c", "a"]);
+  assert.deepEqual(erring(all).map(({ name }) => name), ["d", "c", "b"]);
+  assert.deepEqual(all.map(({ name }) => name), ["a", "b", "c", "d"], "the order of the list stays");
 });
 
 test("the path of a request has its steps in order", () => {

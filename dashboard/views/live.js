@@ -2,7 +2,7 @@
 
 import { get } from "../api.js";
 import * as format from "../lib/format.js";
-import { failing, memory } from "../lib/traffic.js";
+import { busiest, erring, failing, memory } from "../lib/traffic.js";
 import { to } from "../router.js";
 import { mayWrite } from "../store.js";
 import { chart, sparkline } from "../ui/chart.js";
@@ -32,7 +32,7 @@ export function show(root, _place, signal) {
 }
 
 function draw(seen, rates) {
-  return [now(seen), charts(seen.series, seen.watched_seconds), failingNodes(seen), byRoute(seen, rates), byNode(seen), sinceStart(seen.since_start, seen.reasons ?? {})];
+  return [now(seen), charts(seen.series, seen.watched_seconds), failingNodes(seen), topConsumers(seen), erringConsumers(seen), byRoute(seen, rates), byNode(seen), sinceStart(seen.since_start, seen.reasons ?? {})];
 }
 
 function errorsOf(row) {
@@ -104,6 +104,21 @@ function failingNodes({ window }) {
   const rows = failing(window.nodes);
   const share = { title: "Failed", numeric: true, value: (row) => badge(format.percent(row.server_errors + row.faults, row.requests), "bad") };
   return rows.length > 0 && section("Failing nodes", table("Nodes that failed most", [NODE, share, ...COLUMNS], rows));
+}
+
+const CONSUMER = { title: "Consumer", value: (row) => link(row.name, to("resource", "consumers", row.name)) };
+
+/** The consumers with most requests; nothing if no request had a consumer. */
+function topConsumers({ window }) {
+  const rows = busiest(window.consumers);
+  return rows.length > 0 && section("Top consumers", table("Consumers with most requests", [CONSUMER, ...COLUMNS], rows));
+}
+
+/** The consumers with most errors; nothing without errors. */
+function erringConsumers({ window }) {
+  const rows = erring(window.consumers);
+  const share = { title: "Errors", numeric: true, value: (row) => badge(format.percent(errorsOf(row), row.requests), "bad") };
+  return rows.length > 0 && section("Consumers with errors", table("Consumers with most errors", [CONSUMER, share, ...COLUMNS], rows));
 }
 
 function byNode({ window }) {

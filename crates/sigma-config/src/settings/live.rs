@@ -14,10 +14,13 @@ pub struct Live {
     /// Maximum number of nodes.
     #[schemars(range(min = 1, max = 100_000))]
     pub nodes: u32,
+    /// Maximum number of consumers.
+    #[schemars(range(min = 1, max = 100_000))]
+    pub consumers: u32,
 }
 
 impl Default for Live {
     fn default() -> Self {
-        Live { routes: 1_000, nodes: 1_000 }
+        Live { routes: 1_000, nodes: 1_000, consumers: 1_000 }
     }
 }

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 const WATCH_FOR: Duration = Duration::from_secs(15);
 /// Seconds of the series.
 const SERIES: u64 = 120;
-/// Seconds of the window, by route and by node.
+/// Seconds of the window, by route, by node and by consumer.
 const WINDOW: u64 = 60;
 /// Seconds that the rows of one slot are about. By the second, a thousand routes would take 10 MiB.
 const SLOT: u64 = 5;
@@ -42,13 +42,15 @@ struct Slot {
     unlisted: u64,
 }
 
-/// Figures by route and by node.
+/// Figures by route, by node and by consumer.
 #[derive(Debug, Default)]
 struct Rows {
     /// By the route's id; with its name.
     routes: HashMap<Box<str>, (Option<Box<str>>, Figures)>,
     /// By the node's address; with its host as it was configured.
     nodes: HashMap<String, (String, Figures)>,
+    /// By the consumer's name.
+    consumers: HashMap<Box<str>, Figures>,
 }
 
 impl Rows {
@@ -60,6 +62,9 @@ impl Rows {
         for (addr, (host, figures)) in &other.nodes {
             let row = self.nodes.entry(addr.clone()).or_insert_with(|| (host.clone(), Figures::default()));
             row.1.merge(figures);
+        }
+        for (name, figures) in &other.consumers {
+            self.consumers.entry(name.clone()).or_default().merge(figures);
         }
     }
 }
@@ -83,6 +88,9 @@ impl Window {
         for (addr, host, figures) in table.nodes() {
             let row = slot.rows.nodes.entry(addr.to_string());
             row.or_insert_with(|| (host.to_owned(), Figures::default())).1.merge(figures);
+        }
+        for (name, figures) in table.consumers() {
+            slot.rows.consumers.entry(name.into()).or_default().merge(figures);
         }
         self.forget(now);
     }
@@ -125,6 +133,8 @@ impl Window {
         };
         let mut routes: Vec<_> = rows.routes.iter().collect();
         routes.sort_by(|a, b| b.1.1.requests.cmp(&a.1.1.requests).then(a.0.cmp(b.0)));
+        let mut consumers: Vec<_> = rows.consumers.iter().collect();
+        consumers.sort_by(|a, b| b.1.requests.cmp(&a.1.requests).then(a.0.cmp(b.0)));
         let mut nodes: Vec<_> = rows.nodes.iter().collect();
         nodes.sort_by(|a, b| b.1.1.requests.cmp(&a.1.1.requests).then(a.0.cmp(b.0)));
         let second = |(second, figures): &(u64, Figures)| {
@@ -145,6 +155,9 @@ impl Window {
                     .collect::<Vec<_>>(),
                 "nodes": nodes.into_iter()
                     .map(|(addr, (host, figures))| row(figures, json!({"address": addr, "host": host})))
+                    .collect::<Vec<_>>(),
+                "consumers": consumers.into_iter()
+                    .map(|(name, figures)| row(figures, json!({"name": name})))
                     .collect::<Vec<_>>(),
                 "unlisted": self.slots.iter().map(|slot| slot.unlisted).sum::<u64>(),
             },

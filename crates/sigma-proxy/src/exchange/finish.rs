@@ -10,6 +10,7 @@ use sigma_plugin::{Chain, Phase};
 
 use super::stage::{Stage, chains};
 use super::{Exchange, PeerText, client};
+use crate::observe::live::Parties;
 use crate::observe::tap::{Marks, TappedExchange};
 
 impl Exchange<'_, '_> {
@@ -61,14 +62,15 @@ impl Exchange<'_, '_> {
     fn show(&self) {
         let route = self.stage.route(&self.view.snapshot).map(|route| &route.facts);
         let (worker, ctx) = (self.worker, &self.scratch.ctx);
+        let consumer = ctx.identity.as_ref().map(|identity| &*identity.consumer.name);
         if worker.live.is_watched() {
-            worker.live.note(route, &ctx.record, self.view.snapshot.settings.live);
+            let parties = Parties { route, consumer };
+            worker.live.note(parties, &ctx.record, self.view.snapshot.settings.live);
         }
         if !worker.taps.is_open() {
             return;
         }
         let client = self.client_addr();
-        let consumer = ctx.identity.as_ref().map(|identity| &*identity.consumer.name);
         let marks = Marks { route: route.map(|facts| &**facts), consumer, client, status: ctx.record.status };
         let (text, at_ms) = (PeerText::of(client), worker.clock.borrow().unix_ms());
         let about = || (at_ms, String::from_utf8_lossy(text.as_bytes()).into_owned());

@@ -1,4 +1,4 @@
-//! Live figures of requests, by route and by node: counted only while an operator watches.
+//! Live figures of requests, by route, by node and by consumer: counted only while an operator watches.
 //!
 //! Each worker has its own table, which it gives to the control thread once a second and starts again. Without a
 //! watcher there is no table, and an exchange pays one branch.
@@ -27,7 +27,9 @@ pub struct Table {
     /// The figures by route; the key is the address of the facts, which the table keeps alive.
     routes: HashMap<usize, (Arc<RouteFacts>, Figures)>,
     nodes: HashMap<NodeAddr, (String, Figures)>,
-    /// Exchanges and attempts whose route or node did not fit in.
+    /// By the name of the consumer.
+    consumers: HashMap<Box<str>, Figures>,
+    /// Exchanges and attempts whose route, node or consumer did not fit in.
     pub unlisted: u64,
 }
 
@@ -43,7 +45,13 @@ impl Table {
         self.nodes.iter().map(|(addr, (host, figures))| (addr, &**host, figures))
     }
 
-    fn note(&mut self, route: Option<&Arc<RouteFacts>>, record: &Record, room: Room) {
+    /// Returns the consumers of the exchanges, by name, with their figures.
+    pub fn consumers(&self) -> impl Iterator<Item = (&str, &Figures)> {
+        self.consumers.iter().map(|(name, figures)| (&**name, figures))
+    }
+
+    fn note(&mut self, parties: Parties<'_>, record: &Record, room: Room) {
+        let Parties { route, consumer } = parties;
         // A changed protocol lasts as long as both sides like.
         let timed = record.started.filter(|_| record.status != 101);
         let latency = timed.map(|at: Instant| at.elapsed());
@@ -56,6 +64,15 @@ impl Table {
                 row.1.add(record.status, is_fault, latency);
             } else {
                 self.unlisted += 1;
+            }
+        }
+        if let Some(name) = consumer {
+            if !self.consumers.contains_key(name) && self.consumers.len() < room.consumers as usize {
+                self.consumers.insert(name.into(), Figures::default());
+            }
+            match self.consumers.get_mut(name) {
+                Some(figures) => figures.add(record.status, is_fault, latency),
+                None => self.unlisted += 1,
             }
         }
         for attempt in &record.attempts {
@@ -72,6 +89,14 @@ impl Table {
             }
         }
     }
+}
+
+/// The parties of an exchange, besides its nodes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Parties<'x> {
+    pub(crate) route: Option<&'x Arc<RouteFacts>>,
+    /// The name of the consumer.
+    pub(crate) consumer: Option<&'x str>,
 }
 
 /// The workers' end; clone one per worker. Without a channel there is never a watcher.
@@ -136,10 +161,10 @@ impl Live {
         self.is_watched.get()
     }
 
-    /// Counts an exchange that has ended. There is room for so many routes and nodes.
+    /// Counts an exchange that has ended. There is room for so many routes, nodes and consumers.
     #[cold]
-    pub(crate) fn note(&self, route: Option<&Arc<RouteFacts>>, record: &Record, room: Room) {
-        self.table.borrow_mut().note(route, record, room);
+    pub(crate) fn note(&self, parties: Parties<'_>, record: &Record, room: Room) {
+        self.table.borrow_mut().note(parties, record, room);
     }
 
     /// Updates the flag; call it once per tick of the worker's clock.
@@ -191,11 +216,12 @@ mod tests {
     fn rows_are_kept_apart_and_bounded() {
         let mut table = Table::default();
         let (first, second) = (facts("a"), facts("b"));
-        let room = Room { routes: 20, nodes: 2 };
-        table.note(Some(&first), &record(1, 200), room);
-        table.note(Some(&first), &record(2, 502), room);
-        table.note(Some(&second), &record(1, 404), room);
-        table.note(None, &Record { status: 404, ..Record::default() }, room);
+        let room = Room { routes: 20, nodes: 2, consumers: 2 };
+        let of = |route| Parties { route: Some(route), consumer: None };
+        table.note(of(&first), &record(1, 200), room);
+        table.note(of(&first), &record(2, 502), room);
+        table.note(of(&second), &record(1, 404), room);
+        table.note(Parties::default(), &Record { status: 404, ..Record::default() }, room);
         assert_eq!((table.total.requests, table.total.server_errors), (4, 1));
         let mut routes: Vec<_> = table.routes().map(|(facts, sum)| (&*facts.id, sum.requests)).collect();
         routes.sort_unstable();
@@ -205,10 +231,26 @@ mod tests {
         nodes.sort_unstable();
         assert_eq!(nodes, [("127.0.0.1:1".to_owned(), 2), ("127.0.0.1:2".to_owned(), 1)]);
         let many: Vec<_> = (0..20).map(|n| facts(&n.to_string())).collect();
-        many.iter().for_each(|facts| table.note(Some(facts), &record(1, 200), room));
+        many.iter().for_each(|facts| table.note(of(facts), &record(1, 200), room));
         assert_eq!((table.routes.len(), table.unlisted), (20, 2));
-        table.note(None, &record(3, 200), room);
+        table.note(Parties::default(), &record(3, 200), room);
         assert_eq!((table.nodes.len(), table.unlisted), (2, 3));
+    }
+
+    #[test]
+    fn consumers_are_counted_up_to_a_limit() {
+        let mut table = Table::default();
+        let room = Room { routes: 20, nodes: 20, consumers: 2 };
+        for (name, status) in [("jack", 200), ("jill", 503), ("jack", 429), ("joe", 200), ("jill", 200)] {
+            table.note(Parties { route: None, consumer: Some(name) }, &record(1, status), room);
+        }
+        let mut consumers: Vec<_> = table
+            .consumers()
+            .map(|(name, sum)| (name, sum.requests, sum.client_errors, sum.server_errors))
+            .collect();
+        consumers.sort_unstable();
+        assert_eq!(consumers, [("jack", 2, 1, 0), ("jill", 2, 0, 1)]);
+        assert_eq!((table.unlisted, table.total.requests), (1, 5));
     }
 
     #[tokio::test]
@@ -223,7 +265,7 @@ mod tests {
         assert!(live.is_watched());
         // More than fit in the queue: the last one contains the figures that the others left.
         for _ in 0..TABLES + 3 {
-            live.note(None, &record(1, 200), Room::default());
+            live.note(Parties::default(), &record(1, 200), Room::default());
             live.report();
         }
         let mut taken = 0;

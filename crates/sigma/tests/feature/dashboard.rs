@@ -151,7 +151,7 @@ fn callers_learn_their_permissions() {
     assert_eq!(unknown.status(), 404);
 }
 
-/// Figures by route and by node are counted from the first query on.
+/// Figures by route, by node and by consumer are counted from the first query on.
 #[test]
 fn requests_are_counted_while_the_dashboard_queries() {
     let origin = Origin::echo("a").unwrap();
@@ -177,6 +177,22 @@ fn requests_are_counted_while_the_dashboard_queries() {
     assert_eq!(node["address"], json!(format!("127.0.0.1:{}", origin.port())), "{seen}");
     assert!(node["requests"].as_u64().unwrap() > 0 && node["p50_ms"].as_f64().unwrap() > 0.0, "{seen}");
     assert!(route["p99_ms"].as_f64().unwrap() >= route["p50_ms"].as_f64().unwrap(), "{seen}");
+    assert_eq!(seen["window"]["consumers"], json!([]), "{seen}");
+    let key_auth = json!({"username": "jack", "plugins": {"key-auth": {"key": "heron"}}});
+    operator.put("consumers/jack", &key_auth).unwrap();
+    operator
+        .put(
+            "routes/k",
+            &json!({"uri": "/k", "plugins": {"key-auth": {}, "mocking": {"response_status": 503}}}),
+        )
+        .unwrap();
+    let has_consumer = until(PATIENCE, || {
+        let request = "GET /k HTTP/1.1\r\nHost: h\r\napikey: heron\r\n\r\n";
+        gateway.connect().unwrap().ask(request).unwrap();
+        row(&look(), "consumers")
+            .is_some_and(|row| row["name"] == "jack" && row["server_errors"].as_u64() > Some(0))
+    });
+    assert!(has_consumer, "{}", look());
     let total = &seen["window"]["total"];
     assert!(total["client_errors"].as_u64().unwrap() > 0, "those without a route count in the total: {seen}");
     let nobody = format!("127.0.0.1:{}", free_port());

@@ -57,6 +57,19 @@ fn built(name: &str, file: &str, build: impl FnOnce(&Path, &Path)) -> PathBuf {
     built
 }
 
+/// Returns the folder of a package of npm, `name@version`, which is installed the first time in `target/tools`.
+fn npm_package(name: &str, version: &str) -> PathBuf {
+    let folder = built(name, &format!("{name}-{version}"), |_, draft| {
+        let _ = std::fs::remove_dir_all(draft);
+        std::fs::create_dir_all(draft).unwrap();
+        let mut install = Command::new("npm");
+        install.args(["install", "--no-audit", "--no-fund", "--no-package-lock", "--prefix"]).arg(draft);
+        let status = install.arg(format!("{name}@{version}")).stdout(Stdio::null()).status();
+        assert!(status.expect("npm is there").success(), "`npm install` failed");
+    });
+    folder.join("node_modules").join(name)
+}
+
 /// Returns the response of a server at this port; None if it does not. `line` has no version.
 fn try_ask(port: u16, line: &str, fields: &str, body: &str) -> Option<Message> {
     let mut peer = Peer::connect(&Address::Tcp(([127, 0, 0, 1], port).into())).ok()?.with_deadline(PATIENCE);

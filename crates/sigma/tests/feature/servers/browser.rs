@@ -2,13 +2,14 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use sigma_testkit::{free_port, until};
 
-use super::{Running, ask, try_ask};
+use super::{Running, ask, npm_package, try_ask};
 use crate::{PATIENCE, SIGMA};
 
 /// A tab without a head.
@@ -125,15 +126,25 @@ impl Browser {
         self.devtools("Emulation.setEmulatedMedia", json!({"features": features}));
     }
 
-    /// Keeps a picture of the whole page, in both widths and both themes; nothing may be wider than the page, and
-    /// every text has to stand out from its ground.
+    /// Returns what axe finds: the rule, its meaning and the elements.
+    fn barriers(&self) -> Value {
+        if self.eval("return Boolean(window.axe);") != json!(true) {
+            self.eval(axe());
+        }
+        // A page of many elements takes a while beside other tests.
+        self.post("/timeouts", json!({"script": 300_000}));
+        self.post("/execute/async", json!({"script": BARRIERS, "args": []}))
+    }
+
+    /// Keeps a picture of the whole page, in both widths and both themes; nothing may be wider than the page, every
+    /// text has to stand out from its ground, and axe must find no barrier for people with disabilities.
     pub(super) fn picture(&self, name: &str) {
         for (width, scheme) in [(1280, "light"), (1280, "dark"), (400, "light"), (400, "dark")] {
             self.look(width, scheme);
             let wide = self.eval("return document.documentElement.scrollWidth;").as_u64().unwrap();
             assert!(wide <= u64::from(width), "{name} is {wide} wide at {width}: {}", self.eval(WIDEST));
             assert_eq!(self.eval(FAINT), json!([]), "{name}: texts that hardly stand out, {scheme}");
-            assert_eq!(self.eval(NAMELESS), json!([]), "{name}: controls without a name");
+            assert_eq!(self.barriers(), json!([]), "{name}: barriers at {width}, {scheme}");
             let shot = self.devtools("Page.captureScreenshot", json!({"captureBeyondViewport": true}));
             let picture = STANDARD.decode(shot["data"].as_str().unwrap()).unwrap();
             std::fs::write(pictures().join(format!("{name}-{width}-{scheme}.png")), picture).unwrap();
@@ -188,11 +199,22 @@ const FAINT: &str = "
     }
     return faint;";
 
-/// Controls that a reader of the screen has no name for.
-const NAMELESS: &str = "
-    const named = (one) => one.labels?.length || one.getAttribute('aria-label') || one.textContent.trim();
-    const all = [...document.querySelectorAll('input, select, textarea, button, a')];
-    return all.filter((one) => !named(one)).map((one) => one.outerHTML.slice(0, 80));";
+/// The version of axe-core.
+const AXE: &str = "4.10.3";
+
+/// Runs all rules of axe on the page: names, labels, roles, keyboard, contrast, structure.
+const BARRIERS: &str = "
+    const done = arguments[arguments.length - 1];
+    const shown = ({ id, help, nodes }) => `${id}: ${help}: ${nodes.slice(0, 5).map(({ html }) => html.slice(0, 120)).join(' | ')}`;
+    axe.run(document, { resultTypes: ['violations'] }).then(
+        ({ violations }) => done(violations.map(shown)),
+        (error) => done([String(error)]));";
+
+/// The text of axe, which npm installs the first time in `target/tools`.
+fn axe() -> &'static str {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| std::fs::read_to_string(npm_package("axe-core", AXE).join("axe.min.js")).unwrap())
+}
 
 fn pictures() -> PathBuf {
     let folder = Path::new(SIGMA).ancestors().nth(2).unwrap().join("dashboard");

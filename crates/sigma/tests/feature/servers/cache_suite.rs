@@ -1,13 +1,13 @@
 //! The public suite of caches (`http-cache-tests`), installed by npm the first time: `make test-servers`.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 use sigma_testkit::{Address, Gateway, Peer, free_port, until};
 
-use super::built;
+use super::npm_package;
 use crate::{PATIENCE, SIGMA};
 
 const VERSION: &str = "0.4.5";
@@ -15,19 +15,6 @@ const VERSION: &str = "0.4.5";
 /// Tests that passed when `docs/cache-storage.md` was written, of conformance and of optimal behaviour. It
 /// explains why the others do not.
 const PASSED: [usize; 2] = [139, 77];
-
-/// The folder of the suite, made once in `target/tools`.
-fn suite() -> PathBuf {
-    let folder = built("cache-tests", &format!("cache-tests-{VERSION}"), |_, draft| {
-        let _ = std::fs::remove_dir_all(draft);
-        std::fs::create_dir_all(draft).unwrap();
-        let mut install = Command::new("npm");
-        install.args(["install", "--no-audit", "--no-fund", "--no-package-lock", "--prefix"]).arg(draft);
-        let status = install.arg(format!("http-cache-tests@{VERSION}")).stdout(Stdio::null()).status();
-        assert!(status.expect("npm is there").success(), "`npm install` failed");
-    });
-    folder.join("node_modules/http-cache-tests")
-}
 
 fn node(suite: &Path, script: &[&str], settings: &[(&str, String)]) -> Command {
     let mut node = Command::new("node");
@@ -59,7 +46,8 @@ fn kinds(suite: &Path) -> BTreeMap<String, String> {
 
 #[test]
 fn as_many_tests_pass_as_the_document_says() {
-    let (suite, dir, port) = (suite(), tempfile::tempdir().unwrap(), free_port());
+    let suite = npm_package("http-cache-tests", VERSION);
+    let (dir, port) = (tempfile::tempdir().unwrap(), free_port());
     let pid_file = dir.path().join("pid").to_string_lossy().into_owned();
     let settings = [("protocol", "http".to_owned()), ("port", port.to_string()), ("pidfile", pid_file)];
     let mut server = node(&suite, &["server/server.mjs"], &settings);

@@ -64,6 +64,19 @@ fn an_operator_changes_breaks_and_repairs_a_route() {
 
     browser.go(&page(&gateway, "#/live"));
     browser.await_text("Up for");
+    // The consumer of a request, with its errors, while the page is open.
+    let key_auth = json!({"username": "jack", "plugins": {"key-auth": {"key": "heron"}}});
+    create(&browser, &gateway, "consumers", "jack", &key_auth);
+    let broken = json!({"uri": "/broken", "plugins": {"key-auth": {}, "fault-injection": {"abort": {"http_status": 503}}}});
+    create(&browser, &gateway, "routes", "broken", &broken);
+    browser.go(&page(&gateway, "#/live"));
+    let is_seen = until(PATIENCE, || {
+        let request = "GET /broken HTTP/1.1\r\nHost: h\r\napikey: heron\r\n\r\n";
+        gateway.connect().unwrap().ask(request).unwrap();
+        browser.eval("return document.body.innerText.includes('Consumers with errors');") == json!(true)
+    });
+    assert!(is_seen, "{}", browser.eval("return document.body.innerText;"));
+    browser.await_true("document.querySelectorAll(\"a[href='#/resource/consumers/jack']\").length === 2");
     let is_seen = until(PATIENCE, || {
         assert_eq!(answerer(&gateway, "/hello"), "a");
         assert_eq!(answerer(&gateway, "/nothing"), "404");
