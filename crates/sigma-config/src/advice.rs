@@ -395,7 +395,10 @@ fn without_consumers(resources: &Resources, identifies: &dyn Fn(&str) -> bool, f
         of_consumers.chain(of_credentials).flat_map(|plugins| plugins.keys()).map(|name| &**name).collect();
     for (section, id, plugins) in plugin_holders(resources) {
         for (name, conf) in plugins.iter().filter(|(name, _)| identifies(name) && !known.contains(&***name)) {
-            if is_disabled(conf) || conf.get("anonymous_consumer").is_some() {
+            // `users` and `auth_file` list users of the plugin itself.
+            let has_own =
+                ["anonymous_consumer", "users", "auth_file"].iter().any(|it| conf.get(it).is_some());
+            if is_disabled(conf) || has_own {
                 continue;
             }
             let place = member(&format!("{section}/{id}.plugins"), name);

@@ -133,6 +133,10 @@ struct Conf {
     /// Whether the upstream of the route gets the requests for existing files, so that the plugin only checks them.
     #[schemars(extend("default" = false))]
     pass_found: bool,
+    /// Whether existing files refuse methods other than GET and HEAD with 405, although `fallback` supports them. By
+    /// default the fallback gets all such requests.
+    #[schemars(extend("default" = false))]
+    strict_methods: bool,
     /// Status of the redirect to the path of a folder with its final slash.
     #[schemars(extend("enum" = [301, 302, 307, 308], "default" = 301))]
     redirect_status: u16,
@@ -355,7 +359,9 @@ impl Plugin for StaticFiles {
     fn access(&self, ctx: &mut Context, _env: &Env<'_>) -> Step {
         if is_other_method(ctx) && !self.conf.pass_found {
             match &self.conf.fallback {
-                Some(fallback) if fallback.takes_all_methods() => return fallback.step(ctx),
+                Some(fallback) if fallback.takes_all_methods() && !self.conf.strict_methods => {
+                    return fallback.step(ctx);
+                }
                 Some(Fallback::File(_)) => return not_allowed(),
                 _ => {}
             }

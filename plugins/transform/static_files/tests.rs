@@ -67,6 +67,19 @@ fn existing_files_may_be_left_to_the_upstream() {
 }
 
 #[test]
+fn existing_files_refuse_other_methods_although_the_fallback_takes_them() {
+    let dir = folder();
+    let conf = json!({"root": dir.path().join("root").to_str().unwrap(), "strict_methods": true, "try": ["$uri", "$uri/"],
+        "fallback": {"pass": ""}});
+    let plugin = entry("static-files", conf).unwrap();
+    let run = |line: &str| Case::new(&format!("{line} HTTP/1.1\nHost: h\n")).run(&plugin, Phase::Access);
+    assert_eq!(run("POST /a.txt").unwrap().status, 405);
+    assert_eq!(run("DELETE /d/").unwrap().status, 405);
+    assert!(run("POST /none").is_none());
+    assert!(run("GET /none").is_none());
+}
+
+#[test]
 fn redirects_have_a_status_and_a_slash_or_none() {
     let dir = folder();
     let check = |conf: Value, line: &str, expected: &str| {

@@ -163,6 +163,9 @@ fn missing_parts_of_a_file() {
     let keyed = format!("routes:\n  - {{ id: r, uri: /a, {node}, plugins: {{ key-auth: {{}} }} }}\n");
     warned(&keyed, &["line 2: routes[0].plugins.key-auth: no consumer has key-auth"]);
     warned(&keyed.replace("{}", "{ anonymous_consumer: a }"), &[]);
+    // The plugin has users of its own.
+    warned(&keyed.replace("{}", "{ users: [\"a:$apr1$x\"] }"), &[]);
+    warned(&keyed.replace("{}", "{ auth_file: /etc/users }"), &[]);
     warned(&format!("{keyed}consumers: [{{ username: a, plugins: {{ key-auth: {{ key: a }} }} }}]\n"), &[]);
 }
 

@@ -78,7 +78,7 @@ fn is_plain(text: &str) -> bool {
     text.starts_with('/') && !text.contains(['*', ':']) && text.chars().all(|char| !char.is_control())
 }
 
-fn path_condition(path: &Path) -> Value {
+pub(super) fn path_condition(path: &Path) -> Value {
     match path {
         Path::Exact(text) => json!(["uri", "==", text]),
         Path::Prefix(text) => json!(["uri", "~~", format!("^{}", regex::escape(text))]),

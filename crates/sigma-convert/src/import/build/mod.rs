@@ -35,6 +35,11 @@ pub(super) fn host_condition(host: &super::decision::Host) -> Value {
     conditions::host_condition(host)
 }
 
+/// Returns the condition of a path.
+pub(super) fn path_condition(path: &super::decision::Path) -> Value {
+    conditions::path_condition(path)
+}
+
 /// Returns the texts of a target, which may have variables.
 pub(super) fn target_texts(target: &mut Target) -> impl Iterator<Item = &mut String> {
     let (mut texts, mut files): (Vec<&mut String>, Option<&mut Map<String, Value>>) = (Vec::new(), None);

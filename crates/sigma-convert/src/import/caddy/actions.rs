@@ -5,8 +5,9 @@ use serde_json::{Map, Value, json};
 use super::super::decision::Target;
 use super::super::source::SourceLine;
 use super::matcher;
+use super::rewriting::{Query, QueryRules, Rewrite};
 use super::run::{Item, Runner};
-use super::state::{Branch, Change, Query, Rewrite};
+use super::state::{Branch, Change};
 
 impl Runner<'_> {
     pub(super) fn root(&mut self, item: &Item, branch: &mut Branch) {
@@ -159,7 +160,7 @@ impl Runner<'_> {
                     let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
                     arguments.push((name.to_owned(), self.text(place, value)));
                 }
-                branch.query = Query::Added(arguments);
+                branch.query = Query::Changed(QueryRules { add: arguments, ..QueryRules::default() });
             }
             None => {
                 if query.contains("{path}") || query.contains("{uri}") {
@@ -175,7 +176,22 @@ impl Runner<'_> {
         match args.as_slice() {
             ["strip_prefix", prefix] => {
                 let prefix = (*prefix).to_owned();
-                self.or_gap(item, branch, |branch| branch.strip_prefix(&prefix))
+                match branch.clone().strip_prefix(&prefix) {
+                    Ok(branches) => branches,
+                    Err(_) => {
+                        let mut branch = branch;
+                        let start = regex::escape(&prefix);
+                        let slash = if prefix.starts_with('/') { "" } else { "/" };
+                        let pairs = [
+                            format!("(?i)^{slash}{start}(/.*)$"),
+                            "$1".to_owned(),
+                            format!("(?i)^{slash}{start}(.*)$"),
+                            "/$1".to_owned(),
+                        ];
+                        self.chained(item, &mut branch, &pairs);
+                        vec![branch]
+                    }
+                }
             }
             ["strip_suffix", suffix] => {
                 let pattern = format!("(?i){}$", regex::escape(suffix));
@@ -186,10 +202,7 @@ impl Runner<'_> {
                 self.remarks.differs(item.place(), text);
                 let replacement = self.text(item.place(), replacement).replace('$', "$$");
                 let pairs = repeated(&regex::escape(find), &replacement);
-                self.or_gap(item, branch, |mut branch| {
-                    branch.replace(pairs)?;
-                    Ok(vec![branch])
-                })
+                self.replaced(item, branch, pairs)
             }
             ["path_regexp", find, replacement] => match matcher::regex(find) {
                 Ok(pattern) if pattern.starts_with("/{") && pattern.ends_with("/") || pattern == "/{2,}" => {
@@ -221,28 +234,61 @@ impl Runner<'_> {
         pattern: String,
         replacement: String,
     ) -> Vec<Branch> {
+        self.replaced(item, branch, vec![pattern, replacement])
+    }
+
+    /// Changes the path by the first of some patterns that matches; after another change, by a variable.
+    fn replaced(&mut self, item: &Item, mut branch: Branch, pairs: Vec<String>) -> Vec<Branch> {
+        if branch.is_changed() {
+            self.chained(item, &mut branch, &pairs);
+            return vec![branch];
+        }
         self.or_gap(item, branch, |mut branch| {
-            branch.replace(vec![pattern, replacement])?;
+            branch.replace(pairs)?;
             Ok(vec![branch])
         })
     }
 
+    /// Makes the path a variable: the path before, changed by the first of some patterns that matches.
+    pub(super) fn chained(&mut self, item: &Item, branch: &mut Branch, pairs: &[String]) {
+        let source = match branch.rewrite.patterns() {
+            Some(before) => self.variables.chain(item.place().line, "${uri}", &before),
+            None => match &branch.rewrite {
+                Rewrite::Fixed(text) | Rewrite::Template(text) => text.replace("${request_uri}", "${uri}"),
+                Rewrite::Prefix { .. } | Rewrite::Regex(_) => "${uri}".to_owned(),
+            },
+        };
+        branch.rewrite = Rewrite::Template(self.variables.chain(item.place().line, &source, pairs));
+    }
+
     pub(super) fn query(&mut self, item: &Item, mut branch: Branch) -> Vec<Branch> {
-        let mut added = Vec::new();
+        let mut rules = QueryRules::default();
         let mut rows: Vec<Vec<String>> = vec![item.args[1..].to_vec()];
         rows.extend(
             item.line.lines().iter().map(|line| line.words.iter().map(|word| word.text.clone()).collect()),
         );
         for row in rows.iter().filter(|row| !row.is_empty()) {
-            match (row[0].strip_prefix('+'), row.get(1)) {
-                (Some(name), Some(value)) => added.push((name.to_owned(), self.text(item.place(), value))),
+            match row.as_slice() {
+                [name] if name.starts_with('-') => rules.remove.push(name[1..].to_owned()),
+                [name, value] if name.starts_with('+') => {
+                    rules.add.push((name[1..].to_owned(), self.text(item.place(), value)));
+                }
+                [name, value] => match name.split_once('>') {
+                    Some((from, "")) => rules.rename.push((from.to_owned(), value.clone())),
+                    _ => rules.set.push((name.clone(), self.text(item.place(), value))),
+                },
+                [name] if name.contains('>') => {
+                    let (from, to) = name.split_once('>').unwrap_or_default();
+                    rules.rename.push((from.to_owned(), to.to_owned()));
+                }
                 _ => self
                     .remarks
                     .gap(item.place(), "Use `args` of proxy-rewrite for this change of the query."),
             }
         }
-        if !added.is_empty() {
-            branch.query = Query::Added(added);
+        match &branch.query {
+            Query::Kept => branch.query = Query::Changed(rules),
+            _ => self.remarks.gap(item.place(), "This is the second change of the query; it has no effect."),
         }
         vec![branch]
     }
@@ -336,12 +382,23 @@ impl Runner<'_> {
     }
 
     /// `map {source} {target…} { input output }` and `vars name value`.
+    /// `vars name value`, or a block of them: variables of the route.
+    pub(super) fn vars(&mut self, item: &Item, branch: &mut Branch) {
+        let mut rows: Vec<Vec<String>> = vec![item.args.clone()];
+        rows.extend(
+            item.line.lines().iter().map(|line| line.words.iter().map(|word| word.text.clone()).collect()),
+        );
+        for row in rows {
+            let [name, value] = row.as_slice() else { continue };
+            let text = branch.with_path(self.text(item.place(), value));
+            let own = super::text::set_name(name);
+            self.variables.own.entry(own.clone()).or_insert_with(|| json!({"value": ""}));
+            branch.set_variable(own, text);
+        }
+    }
+
     pub(super) fn map(&mut self, item: &Item) {
         let place = item.place();
-        if item.line.name() == "vars" {
-            self.remarks.gap(place, "Log variables are not converted: use `variables` or `set`.");
-            return;
-        }
         let args = item.line.args();
         let Some((source, targets)) = args.split_first() else { return };
         let source = self.text(place, source);

@@ -3,8 +3,9 @@
 use serde_json::{Map, Value, json};
 
 use super::super::decision::Target;
+use super::rewriting::Rewrite;
 use super::run::{Item, Runner};
-use super::state::{Branch, Change, Rewrite, glob};
+use super::state::{Branch, Change, glob};
 
 /// Serves files, below hidden names 404.
 pub(super) fn file_server(runner: &mut Runner<'_>, item: &Item, mut branch: Branch) -> Vec<Branch> {

@@ -17,6 +17,8 @@ pub(super) enum Condition {
     Path(String),
     /// A regular expression of the path as it is at this line.
     PathRegex(String),
+    /// The path is a file below the folder; with the line of the matcher.
+    File(u32),
     /// A condition on variables.
     Variable(Value),
     /// Hosts.
@@ -189,10 +191,27 @@ fn one(line: &Line, named: &Named, variables: &mut Variables) -> Result<Conditio
             Ok(Condition::Not(Box::new(inner)))
         }
         "vars" | "vars_regexp" => vars(line, &args, variables),
+        "file" => file(line, &args),
         other => match named.get(other.trim_start_matches('@')) {
             Some(condition) if other.starts_with('@') => Ok(condition.clone()),
             _ => Err(format!("the matcher `{other}` is not converted")),
         },
+    }
+}
+
+/// `file`: whether the path of the request is a file.
+fn file(line: &Line, args: &[String]) -> Result<Condition, String> {
+    let mut candidates = args.to_vec();
+    for inner in line.block.as_deref().unwrap_or_default() {
+        match inner.name() {
+            "try_files" => candidates.extend(inner.args()),
+            other => return Err(format!("`{other}` of the matcher `file` is not converted")),
+        }
+    }
+    let own = ["{path}", "{path}/", "{http.request.uri.path}", "{http.request.uri.path}/"];
+    match candidates.iter().all(|candidate| own.contains(&candidate.as_str())) {
+        true => Ok(Condition::File(line.place().line)),
+        false => Err("the matcher `file` is converted for the path of the request alone".to_owned()),
     }
 }
 
@@ -211,7 +230,10 @@ fn header_regexp(args: &[String], variables: &mut Variables) -> Result<Condition
 /// `vars {name} values…` and `vars_regexp [name] {name} pattern`.
 fn vars(line: &Line, args: &[String], variables: &mut Variables) -> Result<Condition, String> {
     let known = |variables: &mut Variables, field: &str| {
-        let variable = variables.name(field.trim_matches(['{', '}'])).filter(|name| !name.contains('$'));
+        // Routes are chosen before a line `vars` sets its variable.
+        let is_usable =
+            |name: &String| !(name.is_empty() || name.contains('$') || name.starts_with("var_vars_"));
+        let variable = variables.name(field.trim_matches(['{', '}'])).filter(is_usable);
         variable.ok_or_else(|| format!("the variable `{field}` is unknown"))
     };
     match (line.name(), args) {

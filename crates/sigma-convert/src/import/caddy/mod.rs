@@ -2,6 +2,7 @@
 
 mod actions;
 mod cel;
+mod existing;
 mod files;
 mod guards;
 mod health;
@@ -12,6 +13,7 @@ mod parse;
 mod php;
 mod proxy;
 mod responses;
+mod rewriting;
 mod run;
 mod sites;
 mod state;

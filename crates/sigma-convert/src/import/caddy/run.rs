@@ -409,16 +409,18 @@ impl<'a> Runner<'a> {
             "method" => branch.method = item.args.first().map(|method| method.to_ascii_uppercase()),
             "try_files" => branch.candidates.clone_from(&item.args),
             "encode" => self.encode(item, branch),
+            "vars" => self.vars(item, branch),
             _ => self.map(item),
         }
     }
 
     /// Returns a text with variables; a placeholder without a counterpart has a remark.
     pub(super) fn text(&mut self, place: SourceLine, text: &str) -> String {
-        self.variables.text(text).unwrap_or_else(|name| {
+        let (text, unknown) = self.variables.text(text);
+        for name in unknown {
             self.remarks.gap(place, format!("The placeholder {name} has no counterpart; it is empty."));
-            String::new()
-        })
+        }
+        text
     }
 }
 

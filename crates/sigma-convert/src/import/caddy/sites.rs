@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use super::super::decision::{Certificate, Decision, Host, Listener, Path, Plan, Target};
 use super::super::probe::{Probe, borders};
 use super::super::source::SourceLine;
+use super::existing;
 use super::matcher::{self, Named};
 use super::options::Options;
 use super::parse::{Line, Site};
@@ -295,10 +296,14 @@ pub(super) fn decisions(
         if is_closed(known, plan) {
             branch = branch.close("client certificates");
         }
+        let mut finished = Vec::new();
         for branch in runner.run(&known.site.lines, &named, vec![branch], true) {
             let empty = Target::Respond { status: 200, body: Some(String::new()), headers: Vec::new() };
             let branch = if branch.is_finished { branch } else { branch.finish(empty) };
-            let mut decision = branch.complete();
+            let (tested, after, root) = (branch.tested.clone(), branch.after_test, branch.root.clone());
+            finished.push(existing::Finished { tested, after, root, decision: branch.complete() });
+        }
+        for mut decision in existing::join(finished, runner.remarks) {
             if !pages.is_empty() && is_covered(&decision) {
                 add_pages(&mut decision, &pages);
             }
@@ -447,7 +452,9 @@ fn page(
                 internal.len() + 1
             );
             let uri = match &branch.rewrite {
-                super::state::Rewrite::Fixed(text) | super::state::Rewrite::Template(text) => text.clone(),
+                super::rewriting::Rewrite::Fixed(text) | super::rewriting::Rewrite::Template(text) => {
+                    text.clone()
+                }
                 _ => "$uri".to_owned(),
             };
             let mut decision = branch.complete();

@@ -4,7 +4,9 @@ use serde_json::{Map, Value, json};
 
 use super::super::decision::{Decision, Path, Target};
 use super::super::logic::{group, negated};
+use super::existing::Tested;
 use super::matcher::Condition;
+use super::rewriting::{Query, Rewrite};
 
 /// A change of a header field.
 #[derive(Debug, Clone, PartialEq)]
@@ -12,29 +14,6 @@ pub(super) enum Change {
     Set(String),
     Add(String),
     Remove,
-}
-
-/// The new path of a request.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Rewrite {
-    /// `lead` and the rest of the client's path after `known`.
-    Prefix { known: String, lead: String },
-    /// This path.
-    Fixed(String),
-    /// A text with variables.
-    Template(String),
-    /// Patterns with replacements.
-    Regex(Vec<String>),
-}
-
-/// The new query of a request.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Query {
-    Kept,
-    /// Replaced by this text.
-    Text(String),
-    /// The client's with further arguments.
-    Added(Vec<(String, String)>),
 }
 
 /// The value of a condition in a branch.
@@ -67,6 +46,10 @@ pub(super) struct Branch {
     pub(super) below_root: Option<String>,
     /// The candidates of `try_files`.
     pub(super) candidates: Vec<String>,
+    /// The test of a file that the branch has passed.
+    pub(super) tested: Option<Tested>,
+    /// The test of a file whose other requests come here too.
+    pub(super) after_test: Option<u32>,
 }
 
 impl Branch {
@@ -86,6 +69,8 @@ impl Branch {
             root: None,
             below_root: None,
             candidates: Vec::new(),
+            tested: None,
+            after_test: None,
         }
     }
 
@@ -95,6 +80,17 @@ impl Branch {
             Rewrite::Fixed(path) | Rewrite::Template(path) => text.replace("${uri}", path),
             Rewrite::Prefix { .. } | Rewrite::Regex(_) => text,
         }
+    }
+
+    /// Whether the path is another one than the client's.
+    pub(super) fn is_changed(&self) -> bool {
+        !self.has_own_path() && !matches!(self.rewrite, Rewrite::Fixed(_))
+    }
+
+    /// Sets a variable of the route.
+    pub(super) fn set_variable(&mut self, name: String, text: String) {
+        let set = self.decision.fields.entry("set").or_insert_with(|| json!({}));
+        set[name] = text.into();
     }
 
     /// Ends the branch with a target.
@@ -110,7 +106,7 @@ impl Branch {
     }
 
     /// Splits the branch: where the condition holds, and the rest. The rest needs no condition, as it comes after.
-    pub(super) fn split(self, condition: &Condition) -> Result<(Option<Branch>, Option<Branch>), String> {
+    pub(super) fn split(mut self, condition: &Condition) -> Result<(Option<Branch>, Option<Branch>), String> {
         let parts = match condition {
             Condition::All(parts) => parts.as_slice(),
             one => std::slice::from_ref(one),
@@ -118,6 +114,18 @@ impl Branch {
         let mut holds = self.clone();
         let mut is_certain = true;
         for part in parts {
+            if let Some(test) = Tested::of(part) {
+                match &holds.tested {
+                    Some(known) if known.line == test.line && known.is_there == test.is_there => {}
+                    Some(known) if known.line == test.line => return Ok((None, Some(self))),
+                    _ => {
+                        self.test_file(test.line)?;
+                        holds.tested = Some(test);
+                        is_certain = false;
+                    }
+                }
+                continue;
+            }
             if holds.take(part) {
                 is_certain = false;
                 continue;
@@ -132,6 +140,20 @@ impl Branch {
             }
         }
         Ok((Some(holds), (!is_certain).then_some(self)))
+    }
+
+    /// Starts the only test of a file that a branch may have.
+    fn test_file(&mut self, line: u32) -> Result<(), String> {
+        let is_first = self.tested.is_none() && self.after_test.is_none() && self.has_own_path();
+        let is_fixed =
+            self.below_root.is_none() && self.root.as_deref().is_some_and(|it| it.starts_with('/'));
+        if !is_first || !is_fixed {
+            return Err(
+                "The matcher `file` needs a fixed folder, the client's path, and no other `file`.".to_owned()
+            );
+        }
+        self.after_test = Some(line);
+        Ok(())
     }
 
     /// Takes a condition as the path or method of a decision without one.
@@ -201,6 +223,7 @@ impl Branch {
                 _ if self.has_own_path() => Truth::If(json!(["uri", "~~", pattern])),
                 _ => return Err("A regular expression cannot see the changed path.".to_owned()),
             },
+            Condition::File(_) => return Err("The matcher `file` cannot be an alternative.".to_owned()),
             Condition::All(parts) => self.joined(parts, "AND")?,
             Condition::Any(parts) => self.joined(parts, "OR")?,
             Condition::Not(inner) => match self.truth(inner)? {
@@ -393,58 +416,16 @@ impl Branch {
             plugin["headers"] = headers;
             // Errors of the file server have no fields that are set with the response.
             let is_late = !self.is_for_errors && plugin.get("vars").is_none();
-            if matches!(self.decision.target, Target::Files(_)) && is_late {
-                plugin["vars"] = json!([["status", "<", 400]]);
+            match self.decision.target {
+                Target::Files(_) if is_late => plugin["vars"] = json!([["status", "<", 400]]),
+                // Caddy's own errors neither.
+                Target::Upstream(_) if is_late => {
+                    plugin["vars"] = json!([["response_source", "==", "upstream"]]);
+                }
+                _ => {}
             }
         }
         self.decision
-    }
-}
-
-impl Rewrite {
-    fn insert(&self, query: &Query, rewrite: &mut Map<String, Value>) {
-        let suffix = match query {
-            Query::Text(text) => format!("?{text}"),
-            _ => String::new(),
-        };
-        match self {
-            Rewrite::Prefix { known, lead } if known.is_empty() && lead.is_empty() => {
-                if !suffix.is_empty() {
-                    rewrite.insert("uri".to_owned(), format!("$uri{suffix}").into());
-                }
-            }
-            Rewrite::Prefix { known, lead } => {
-                let known = regex::escape(known);
-                let whole = if lead.is_empty() { "/" } else { lead };
-                let pairs = json!([
-                    format!("(?i)^{known}$"),
-                    format!("{whole}{suffix}"),
-                    format!("(?i)^{known}/?(.*)$"),
-                    format!("{lead}/$1{suffix}"),
-                ]);
-                rewrite.insert("regex_uri".to_owned(), pairs);
-                if lead.is_empty() {
-                    rewrite.insert("keep_escapes".to_owned(), true.into());
-                }
-            }
-            Rewrite::Fixed(text) | Rewrite::Template(text) => {
-                rewrite.insert("uri".to_owned(), format!("{text}{suffix}").into());
-            }
-            Rewrite::Regex(pairs) => {
-                rewrite.insert("regex_uri".to_owned(), json!(pairs));
-            }
-        }
-        match query {
-            Query::Kept => {}
-            Query::Text(_) => {
-                rewrite.insert("args".to_owned(), json!({"pass": []}));
-            }
-            Query::Added(arguments) => {
-                let add: Map<String, Value> =
-                    arguments.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
-                rewrite.insert("args".to_owned(), json!({"add": add}));
-            }
-        }
     }
 }
 

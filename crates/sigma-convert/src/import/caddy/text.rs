@@ -15,12 +15,10 @@ pub(super) struct Variables {
 }
 
 impl Variables {
-    /// Returns a text with Sigma's variables.
-    ///
-    /// # Errors
-    /// Returns the first placeholder without a counterpart.
-    pub(super) fn text(&mut self, text: &str) -> Result<String, String> {
+    /// Returns a text with Sigma's variables, and the placeholders without a counterpart, which are empty in it.
+    pub(super) fn text(&mut self, text: &str) -> (String, Vec<String>) {
         let mut out = String::new();
+        let mut unknown = Vec::new();
         let mut rest = text;
         while let Some(at) = rest.find(['{', '$', '\\']) {
             out.push_str(&rest[..at]);
@@ -39,7 +37,7 @@ impl Variables {
             }
             let Some((name, after)) = rest[1..].split_once('}') else {
                 out.push_str(rest);
-                return Ok(out);
+                return (out, unknown);
             };
             if name.is_empty()
                 || name.contains(|char: char| char.is_whitespace() || matches!(char, '"' | '{' | ','))
@@ -48,11 +46,14 @@ impl Variables {
                 rest = &rest[1..];
                 continue;
             }
-            out.push_str(&self.variable(name).ok_or_else(|| format!("`{{{name}}}`"))?);
+            match self.variable(name) {
+                Some(text) => out.push_str(&text),
+                None => unknown.push(format!("`{{{name}}}`")),
+            }
             rest = after;
         }
         out.push_str(rest);
-        Ok(out)
+        (out, unknown)
     }
 
     /// Returns the variable of a placeholder as `${name}`.
@@ -109,6 +110,11 @@ impl Variables {
     }
 
     fn family(&mut self, name: &str) -> Option<String> {
+        // Variables that a line `vars` sets; others are empty.
+        if let Some(own) = name.strip_prefix("http.vars.").or_else(|| name.strip_prefix("vars.")) {
+            let own = set_name(own);
+            return Some(if self.own.contains_key(&own) { format!("var_{own}") } else { String::new() });
+        }
         let field = |name: &str| name.to_ascii_lowercase().replace('-', "_");
         if let Some(header) = name.strip_prefix("header.") {
             return Some(format!("http_{}", field(header)));
@@ -124,9 +130,15 @@ impl Variables {
             let pattern = format!("^(?:.*\\.)?([^.]+)(?:\\.[^.]+){{{number}}}$");
             return Some(self.mapped(&format!("label_{number}"), "$host", &pattern, "$1"));
         }
+        let name = match name {
+            "file" => "path.file",
+            "dir" => "path.dir",
+            name => name,
+        };
         if let Some(part) = name.strip_prefix("path.").or_else(|| name.strip_prefix("uri.path.")) {
             let pattern = match part {
-                "file" | "file.base" => "([^/]*)$".to_owned(),
+                "file" => "([^/]*)$".to_owned(),
+                "file.base" => "([^/]*?)(?:\\.[^./]*)?$".to_owned(),
                 "dir" => "^(.*/)[^/]*$".to_owned(),
                 "file.ext" => "(\\.[^./]*)$".to_owned(),
                 number => {
@@ -158,6 +170,24 @@ impl Variables {
         let map = json!({"map": source, "regex": [{"match": pattern, "value": value}], "default": ""});
         self.own.insert(name.to_owned(), map);
         format!("var_{name}")
+    }
+
+    /// Makes a variable: a text that the first of some patterns changes. Returns its text.
+    pub(super) fn chain(&mut self, line: u32, source: &str, pairs: &[String]) -> String {
+        let entry = |pair: &[String]| {
+            let value = pair.get(1).map_or("", String::as_str);
+            json!({"match": pair[0], "value": value})
+        };
+        let regexes: Vec<Value> = pairs.chunks(2).map(entry).collect();
+        let map = json!({"map": source, "regex": regexes, "default": source});
+        let mut number = 1;
+        let mut name = format!("path_{line}");
+        while self.own.get(&name).is_some_and(|known| *known != map) {
+            number += 1;
+            name = format!("path_{line}_{number}");
+        }
+        self.own.insert(name.clone(), map);
+        format!("${{var_{name}}}")
     }
 
     /// Defines the groups of a regular expression: `{re.NAME.1}`, and `{re.1}` of the last one.
@@ -211,6 +241,12 @@ impl Variables {
     }
 }
 
+/// The name of a variable that a line `vars` sets.
+pub(super) fn set_name(name: &str) -> String {
+    let word = |char: char| if char.is_ascii_alphanumeric() { char } else { '_' };
+    format!("vars_{}", name.chars().map(word).collect::<String>())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -219,9 +255,10 @@ mod tests {
     fn placeholders_are_variables() {
         let mut variables = Variables::default();
         let mut text = |text: &str| variables.text(text);
-        assert_eq!(text("a {host} {header.X-A} $1").unwrap(), "a ${host} ${http_x_a} \\$1");
-        assert_eq!(text("{\"a\": 1} {query.q}").unwrap(), "{\"a\": 1} ${arg_q}");
-        assert_eq!(text("{http.request.host.labels.2}").unwrap(), "${var_label_2}");
-        assert!(text("{unknown.thing}").is_err());
+        assert_eq!(text("a {host} {header.X-A} $1").0, "a ${host} ${http_x_a} \\$1");
+        assert_eq!(text("{\"a\": 1} {query.q}").0, "{\"a\": 1} ${arg_q}");
+        assert_eq!(text("{http.request.host.labels.2}").0, "${var_label_2}");
+        let (rest, unknown) = text("a {unknown.thing} {host}");
+        assert_eq!((rest.as_str(), unknown), ("a  ${host}", vec!["`{unknown.thing}`".to_owned()]));
     }
 }

@@ -7,7 +7,6 @@ use super::super::decision::{Decision, Target};
 use super::super::tree::Tree;
 use super::Model;
 use super::fields::{at, data, field, integer, is_true, items, number, seconds, text};
-use super::headers::Changes;
 use super::matching;
 
 /// Whether an upgrade is to WebSocket.
@@ -148,6 +147,7 @@ pub(super) fn forward(
     host: &Tree,
     route: &Tree,
     action: &Tree,
+    chosen: Option<&str>,
     decision: &mut Decision,
 ) {
     model.unknown(action, &ACTION);
@@ -166,7 +166,7 @@ pub(super) fn forward(
     if !items(action, "rate_limits").is_empty() || !items(host, "rate_limits").is_empty() {
         model.note(action.line, "Descriptors of rate limits need a rate limit service.");
     }
-    decision.target = match cluster(model, action, decision) {
+    decision.target = match cluster(model, action, chosen, decision) {
         Ok(id) => Target::Upstream(variant(model, host, action, &id)),
         Err(reason) => {
             model.gap(action.line, format!("The route answers 503: {reason}."));
@@ -217,12 +217,17 @@ fn rewrite_prefix(route: &Tree, prefix: &str, rewrite: &mut Map<String, Value>) 
 }
 
 /// Returns the upstream of a route.
-fn cluster(model: &mut Model<'_>, action: &Tree, decision: &Decision) -> Result<String, String> {
+fn cluster(
+    model: &mut Model<'_>,
+    action: &Tree,
+    chosen: Option<&str>,
+    decision: &Decision,
+) -> Result<String, String> {
     let known = |model: &Model<'_>, name: &str| match model.clusters.get(name) {
         Some(found) => found.clone(),
         None => Err(format!("there is no cluster `{name}`")),
     };
-    if let Some(name) = text(action, "cluster") {
+    if let Some(name) = chosen.or_else(|| text(action, "cluster")) {
         return known(model, name);
     }
     let weighted = field(action, "weighted_clusters").ok_or("its cluster depends on the request")?;
@@ -235,17 +240,51 @@ fn cluster(model: &mut Model<'_>, action: &Tree, decision: &Decision) -> Result<
             Some(member) => member["weight"] = json!(member["weight"].as_i64().unwrap_or(0) + weight),
             None => members.push(json!({"upstream_id": id, "weight": weight})),
         }
-        for direction in ["request", "response"] {
-            let mut changes = Changes::default();
-            changes.take(model, part, direction);
-            if changes.rules(false).is_some() {
-                model.gap(part.line, "Fields of one cluster are not converted: set them in the routes.");
-            }
-        }
     }
-    let id = build::id(&format!("{}-weighted-{}", decision.name, action.line));
-    model.upstreams.push((id.clone(), json!({"members": members})));
+    let members = json!({"members": members});
+    if let Some((known, _)) = model.upstreams.iter().find(|(_, other)| *other == members) {
+        return Ok(known.clone());
+    }
+    let base = format!("{}-weighted-{}", decision.name, action.line);
+    let mut id = build::id(&base);
+    let mut number = 1;
+    while model.upstreams.iter().any(|(known, _)| *known == id) {
+        number += 1;
+        id = build::id(&format!("{base}-{number}"));
+    }
+    model.upstreams.push((id.clone(), members));
     Ok(id)
+}
+
+/// The clusters of a route that need decisions of their own.
+pub(super) enum Parts<'t> {
+    /// One upstream serves all requests.
+    One,
+    /// Weighted clusters with fields of their own.
+    Weighted(Vec<(&'t Tree, i64)>),
+    /// The name of the cluster is in a field of the request.
+    Named(&'t str),
+}
+
+/// Returns how the clusters of an action are chosen.
+pub(super) fn parts(action: &Tree) -> Parts<'_> {
+    if let Some(name) = text(action, "cluster_header") {
+        return Parts::Named(name);
+    }
+    let Some(weighted) = field(action, "weighted_clusters") else { return Parts::One };
+    let has_fields = |part: &&Tree| {
+        let names = ["request", "response"]
+            .iter()
+            .flat_map(|it| [format!("{it}_headers_to_add"), format!("{it}_headers_to_remove")]);
+        names.into_iter().any(|name| !items(part, &name).is_empty())
+            || text(part, "host_rewrite_literal").is_some()
+    };
+    let clusters = items(weighted, "clusters");
+    if !clusters.iter().any(|part| has_fields(&part)) {
+        return Parts::One;
+    }
+    let weight = |part: &Tree| integer(part, "weight").unwrap_or(0).max(0);
+    Parts::Weighted(clusters.iter().map(|part| (part, weight(part))).filter(|(_, it)| *it > 0).collect())
 }
 
 /// Returns the cluster's upstream with the retries, the hash and the host of this route.
@@ -275,7 +314,12 @@ fn variant(model: &mut Model<'_>, host: &Tree, action: &Tree, id: &str) -> Strin
         } else {
             Some("remote_addr".to_owned())
         };
-        fields.extend(key.map(|key| ("key".to_owned(), key.into())));
+        fields.extend(key.into_iter().flat_map(|key| {
+            let is_plain = key == "remote_addr" || key.starts_with("arg_");
+            let on = (!is_plain).then(|| ("hash_on".to_owned(), "vars_combinations".into()));
+            let key = if is_plain { key } else { format!("${key}") };
+            on.into_iter().chain([("key".to_owned(), key.into())])
+        }));
     }
     let Some((_, Value::Object(known))) = model.upstreams.iter().find(|(known, _)| known == id).cloned()
     else {

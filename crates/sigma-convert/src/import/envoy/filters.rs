@@ -311,6 +311,7 @@ fn mutations(model: &mut Model<'_>, conf: &Tree, filters: &mut Filters) {
 }
 
 /// A CORS policy: the conditions on the origin, the fields of all responses, and the fields of preflights.
+#[derive(Clone)]
 pub(super) struct Cors {
     pub(super) origins: Vec<Value>,
     pub(super) fields: Vec<(String, String)>,

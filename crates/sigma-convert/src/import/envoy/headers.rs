@@ -48,7 +48,8 @@ impl Changes {
         let Some(header) = field(option, "header") else { return };
         let Some(name) = text(header, "key").map(str::to_owned) else { return };
         let value = text(header, "value").unwrap_or_default();
-        let value = operators(value).unwrap_or_else(|operator| {
+        let either = &mut |first: &str, other: &str| model.variable_or(header.line, first, other);
+        let value = operators(value, either).unwrap_or_else(|operator| {
             model.gap(header.line, format!("The operator {operator} has no counterpart; it is empty."));
             String::new()
         });
@@ -104,8 +105,11 @@ impl Changes {
     }
 }
 
+/// Makes a text that is the first one, or the other where the first one is empty.
+type Either<'e> = &'e mut dyn FnMut(&str, &str) -> String;
+
 /// Returns a text with variables instead of command operators, or the first operator without a counterpart.
-pub(super) fn operators(text: &str) -> Result<String, String> {
+fn operators(text: &str, either: Either<'_>) -> Result<String, String> {
     let mut out = String::new();
     let mut rest = text;
     while let Some(at) = rest.find(['%', '$']) {
@@ -125,11 +129,25 @@ pub(super) fn operators(text: &str) -> Result<String, String> {
             out.push_str(rest);
             return Ok(out);
         };
-        out.push_str(&operator_variable(operator).ok_or_else(|| format!("`%{operator}%`"))?);
+        out.push_str(&operator_text(operator, either).ok_or_else(|| format!("`%{operator}%`"))?);
         rest = after;
     }
     out.push_str(rest);
     Ok(out)
+}
+
+/// The text of an operator; the second field of `REQ(X?Y)` counts where the first one is missing.
+fn operator_text(operator: &str, either: Either<'_>) -> Option<String> {
+    let argument = operator.split_once('(').and_then(|(name, rest)| Some((name, rest.split_once('?')?)));
+    match argument {
+        Some((name @ ("REQ" | "RESP"), (first, rest))) => {
+            let other = rest.split(')').next().unwrap_or_default();
+            let first = operator_variable(&format!("{name}({first})"))?;
+            let other = operator_variable(&format!("{name}({other})"))?;
+            Some(either(&first, &other))
+        }
+        _ => operator_variable(operator),
+    }
 }
 
 fn operator_variable(operator: &str) -> Option<String> {
@@ -137,7 +155,6 @@ fn operator_variable(operator: &str) -> Option<String> {
         Some((name, argument)) => (name, argument.split(')').next().unwrap_or_default()),
         None => (operator, ""),
     };
-    let argument = argument.split('?').next().unwrap_or_default();
     let variable = match name {
         "DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT" | "DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT" => {
             "remote_addr".to_owned()
@@ -173,8 +190,10 @@ mod tests {
 
     #[test]
     fn operators_are_variables() {
-        let found = operators("a %REQ(X-A)% %DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%%% $1").unwrap();
+        let read = |text: &str| operators(text, &mut |first, other| format!("({first}|{other})"));
+        let found = read("a %REQ(X-A)% %DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%%% $1").unwrap();
         assert_eq!(found, "a ${http_x_a} ${remote_addr}% \\$1");
-        assert!(operators("%UNKNOWN%").is_err());
+        assert_eq!(read("%REQ(X-A?X-B)%").unwrap(), "(${http_x_a}|${http_x_b})");
+        assert!(read("%UNKNOWN%").is_err());
     }
 }

@@ -75,18 +75,39 @@ impl Model<'_> {
 
     /// Defines a variable with the text that a pattern makes of a source.
     fn variable(&mut self, line: u32, source: &str, pattern: &str, value: &str) -> String {
-        let name = format!("redirect_{}_{line}", self.file);
         let map = json!({"map": source, "regex": [{"match": pattern, "value": value}], "default": source});
-        self.variables.insert(name.clone(), map);
-        format!("$var_{name}")
+        format!("${}", self.defined("redirect", line, map))
     }
 
     /// Makes a variable with the value of a source, or of another one where the source is empty.
     fn variable_or(&mut self, line: u32, source: &str, other: &str) -> String {
-        let name = format!("either_{}_{line}", self.file);
         let map = json!({"map": source, "regex": [{"match": "^(.+)$", "value": "${1}"}], "default": other});
-        self.variables.insert(name.clone(), map);
-        format!("$var_{name}")
+        format!("${}", self.defined("either", line, map))
+    }
+
+    /// Makes a variable that has one of some values, at random by their weights. Returns its name.
+    fn share(&mut self, line: u32, weights: &[(String, i64)]) -> String {
+        let total: i64 = weights.iter().map(|(_, weight)| weight).sum::<i64>().max(1);
+        let last = weights.last().map_or("", |(name, _)| name.as_str());
+        let percent = |weight: i64| (weight as f64 * 10_000.0 / total as f64).round() / 100.0;
+        let shares: Vec<Value> = weights[..weights.len().saturating_sub(1)]
+            .iter()
+            .map(|(name, weight)| json!({"percent": percent(*weight), "value": name}))
+            .collect();
+        self.defined("share", line, json!({"map": "$request_id", "shares": shares, "default": last}))
+    }
+
+    /// Defines a variable of a line, and returns its name with the prefix.
+    fn defined(&mut self, kind: &str, line: u32, meaning: Value) -> String {
+        let base = format!("{kind}_{}_{line}", self.file);
+        let mut name = base.clone();
+        let mut number = 1;
+        while self.variables.get(&name).is_some_and(|known| *known != meaning) {
+            number += 1;
+            name = format!("{base}_{number}");
+        }
+        self.variables.insert(name.clone(), meaning);
+        format!("var_{name}")
     }
 }
 

@@ -7,7 +7,7 @@ use super::super::logic::group;
 use super::super::probe::{Probe, borders};
 use super::super::tree::Tree;
 use super::Model;
-use super::actions;
+use super::actions::{self, Parts};
 use super::fields::{field, is_true, items, text};
 use super::filters::{self, Cors, Filters};
 use super::headers::Changes;
@@ -298,28 +298,105 @@ fn one(model: &mut Model<'_>, levels: Levels<'_>, base: &Decision, scope: &Scope
         }
         finish(decision, &Changes::default(), &response, policy, out);
     } else if let Some(action) = field(route, "route") {
-        actions::forward(model, host, route, action, &mut decision);
-        let upgrades = items(action, "upgrade_configs").iter();
-        let websocket = upgrades.clone().any(actions::is_websocket);
-        if (scope.websocket || websocket) && matches!(decision.target, Target::Upstream(_)) {
-            decision.fields.insert("enable_websocket".to_owned(), true.into());
+        let cluster = |chosen| Chosen { levels, action, chosen, part: None };
+        match actions::parts(action) {
+            Parts::Weighted(parts) if parts.is_empty() => {
+                model.gap(action.line, "No cluster has a weight; its path returns 503.");
+                decision.target = Target::Closed("no cluster has a weight".to_owned());
+                out.push(decision);
+            }
+            Parts::One => {
+                let changes = Fields { request, response };
+                forwarded(model, cluster(None), decision, scope, changes, policy, out);
+            }
+            Parts::Weighted(parts) => {
+                let weights: Vec<(String, i64)> =
+                    parts.iter().enumerate().map(|(at, (_, weight))| (at.to_string(), *weight)).collect();
+                let variable = model.share(action.line, &weights);
+                for (at, &(part, _)) in parts.iter().enumerate() {
+                    let mut own = decision.clone();
+                    if at + 1 < parts.len() {
+                        own.conditions.push(json!([variable, "==", at.to_string()]));
+                    }
+                    let chosen = Chosen { part: Some(part), ..cluster(text(part, "name")) };
+                    let changes = Fields { request: request.clone(), response: response.clone() };
+                    forwarded(model, chosen, own, scope, changes, policy.clone(), out);
+                }
+            }
+            Parts::Named(field) => {
+                let mut names: Vec<String> = model.clusters.keys().cloned().collect();
+                names.sort_unstable();
+                let variable = matching::variable(field);
+                for name in names.iter().filter(|_| variable.is_ok()) {
+                    let mut own = decision.clone();
+                    own.conditions.push(json!([variable.clone().unwrap_or_default(), "==", name]));
+                    let changes = Fields { request: request.clone(), response: response.clone() };
+                    forwarded(model, cluster(Some(name.as_str())), own, scope, changes, policy.clone(), out);
+                }
+                let status = match text(action, "cluster_not_found_response_code") {
+                    Some("NOT_FOUND") => 404,
+                    Some("INTERNAL_SERVER_ERROR") => 500,
+                    _ => 503,
+                };
+                decision.target = Target::Respond { status, body: None, headers: Vec::new() };
+                finish(decision, &request, &response, policy, out);
+            }
         }
-        let has_own_host =
-            decision.plugins.get("proxy-rewrite").is_some_and(|conf| conf.get("host").is_some());
-        if scope.strips_port
-            && !has_own_host
-            && !request.sets("host")
-            && !is_true(action, "auto_host_rewrite")
-        {
-            request.set("Host", "$host");
-        }
-        host_of_field(model, action, &mut request);
-        finish(decision, &request, &response, policy, out);
     } else {
         model.gap(route.line, "This action is not converted; its path returns 503.");
         decision.target = Target::Closed("an unknown action".to_owned());
         out.push(decision);
     }
+}
+
+/// A cluster of a route.
+struct Chosen<'t> {
+    levels: Levels<'t>,
+    action: &'t Tree,
+    /// Its name; None: the one of the action.
+    chosen: Option<&'t str>,
+    /// Its entry among weighted clusters, with its own fields.
+    part: Option<&'t Tree>,
+}
+
+/// Changes of the fields of a request and of its response.
+struct Fields {
+    request: Changes,
+    response: Changes,
+}
+
+/// The decisions for the requests of one cluster.
+fn forwarded(
+    model: &mut Model<'_>,
+    chosen: Chosen<'_>,
+    mut decision: Decision,
+    scope: &Scope,
+    changes: Fields,
+    policy: Option<Cors>,
+    out: &mut Vec<Decision>,
+) {
+    let Chosen { levels: Levels { host, route, .. }, action, chosen, part } = chosen;
+    let Fields { mut request, mut response } = changes;
+    actions::forward(model, host, route, action, chosen, &mut decision);
+    if let Some(part) = part {
+        request.take(model, part, "request");
+        response.take(model, part, "response");
+        if let Some(name) = text(part, "host_rewrite_literal") {
+            let plugin = decision.plugins.entry("proxy-rewrite").or_insert_with(|| json!({}));
+            plugin["host"] = name.into();
+        }
+    }
+    let upgrades = items(action, "upgrade_configs").iter();
+    let websocket = upgrades.clone().any(actions::is_websocket);
+    if (scope.websocket || websocket) && matches!(decision.target, Target::Upstream(_)) {
+        decision.fields.insert("enable_websocket".to_owned(), true.into());
+    }
+    let has_own_host = decision.plugins.get("proxy-rewrite").is_some_and(|conf| conf.get("host").is_some());
+    if scope.strips_port && !has_own_host && !request.sets("host") && !is_true(action, "auto_host_rewrite") {
+        request.set("Host", "$host");
+    }
+    host_of_field(model, action, &mut request);
+    finish(decision, &request, &response, policy, out);
 }
 
 /// `host_rewrite_header`: the host from a field of the request, if it has one.

@@ -498,6 +498,33 @@ pub(super) fn exact_path(path: &str) -> Expr {
     atom(Some(json!(["uri", "==", path])), lua, Subject::Paths(vec![Path::Exact(path.to_owned())]))
 }
 
+/// The condition for paths that a regular expression matches.
+pub(super) fn path_regex(regex: &str) -> Option<Expr> {
+    regex::Regex::new(regex).ok().map(|_| variable_matches("uri", regex, false))
+}
+
+/// Whether a condition depends on the path.
+pub(super) fn reads_path(expr: &Expr) -> bool {
+    let mut found = false;
+    expr.atoms(&mut |atom| found |= atom_reads_path(atom));
+    found
+}
+
+fn atom_reads_path(atom: &Atom) -> bool {
+    let names = ["ngx.var.uri", "ngx.var.request_uri", "ngx.var.real_request_uri"];
+    matches!(atom.subject, Subject::Paths(_)) || names.iter().any(|name| atom.lua.contains(name))
+}
+
+/// A condition that holds at least as often, and does not depend on the path.
+pub(super) fn without_path(expr: Expr) -> Expr {
+    match expr {
+        Expr::All(list) => Expr::all(list.into_iter().map(without_path).collect()),
+        Expr::Any(list) => Expr::any(list.into_iter().map(without_path).collect()),
+        other if reads_path(&other) => Expr::True,
+        other => other,
+    }
+}
+
 /// A condition on a variable that must match a regular expression.
 pub(super) fn variable_matches(variable: &str, regex: &str, ignores_case: bool) -> Expr {
     let (operator, flags) = if ignores_case { ("~*", "joi") } else { ("~~", "jo") };

@@ -192,6 +192,9 @@ impl Translation<'_, '_> {
                 return self.decide(line, scope, *wider, Target::Closed(reason));
             }
         };
+        if super::acl::reads_path(&expr) && !scope.effects.paths.is_empty() {
+            self.tell(line, Outcome::Differs, super::rules::PATH_BEFORE);
+        }
         if name.contains("%[") {
             self.mapped(line, &name, expr, scope);
             return;
@@ -272,8 +275,29 @@ impl Translation<'_, '_> {
         self.servers(&proxy, line, scope);
     }
 
+    /// `use-server`: decisions for requests that get one server.
+    fn chosen_servers(&mut self, proxy: &Proxy, scope: &Scope) {
+        for line in proxy.lines.iter().filter(|line| line.word(0) == "use-server") {
+            let (words, condition) = action::parts(line.from(1));
+            let name = words.first().map_or("", String::as_str);
+            let own = proxy.only(name);
+            let expr = scope.acls.condition(condition, &scope.variables, self.input.access);
+            match (expr, own) {
+                (Ok(expr), Some(own)) => {
+                    let text = "The server gets these requests although its checks fail.";
+                    self.tell(line, Outcome::Differs, text);
+                    let target = Target::Upstream(self.upstream(&own));
+                    self.decide(line, scope, expr, target);
+                }
+                (Err(unread), _) => self.tell(line, Outcome::Missing, unread.reason),
+                (_, None) => self.tell(line, Outcome::Missing, format!("There is no server `{name}`.")),
+            }
+        }
+    }
+
     /// The decision for the servers of a proxy.
     fn servers(&mut self, proxy: &Proxy, line: &Line, scope: Scope) {
+        self.chosen_servers(proxy, &scope);
         let has_servers = proxy.lines.iter().any(|line| matches!(line.word(0), "server" | "server-template"));
         let target = if has_servers {
             Target::Upstream(self.upstream(proxy))

@@ -6,8 +6,8 @@ use super::expr::Expr;
 use super::format::Text;
 use super::lua;
 
-/// The variable that has a value once a server has responded: rules of responses skip HAProxy's own errors.
-const RESPONDED: &str = "upstream_status";
+/// The variable for the maker of a response: rules of responses skip HAProxy's own errors.
+const SOURCE: &str = "response_source";
 
 /// The priority of functions that respond: before the plugin respond, after all guards.
 const REPLY_PRIORITY: i32 = 491;
@@ -40,6 +40,8 @@ pub(super) enum Change {
 #[derive(Debug, Clone)]
 pub(super) struct PathRule {
     pub condition: Expr,
+    /// The paths that it changes; None: all of them.
+    pub changed: Option<Expr>,
     /// Fields of proxy-rewrite.
     pub fields: Map<String, Value>,
 }
@@ -88,6 +90,16 @@ impl Effects {
         Expr::all(list)
     }
 
+    /// The condition for requests whose path a rule changes.
+    pub(super) fn changed_paths(&self) -> Expr {
+        let changed = self.paths.iter().map(|rule| {
+            let mut list = vec![rule.condition.clone()];
+            list.extend(rule.changed.clone());
+            Expr::all(list)
+        });
+        Expr::any(changed.collect())
+    }
+
     /// Writes the plugins of a decision; `paths` are the rules that apply to it.
     ///
     /// # Errors
@@ -123,7 +135,7 @@ impl Effects {
         }
         let mut rewrite = Map::new();
         for fields in paths {
-            rewrite.extend(fields.clone());
+            join_paths(&mut rewrite, fields);
         }
         let (plain, computed): (Vec<FieldRule>, Vec<FieldRule>) = match native(&self.request) {
             Some(_) => (self.request.clone(), Vec::new()),
@@ -158,7 +170,7 @@ impl Effects {
     fn response_plugins(&self, plugins: &mut Map<String, Value>) {
         match native_response(&self.response).filter(|_| self.refusals.is_empty()) {
             Some(rules) if !rules.is_empty() => {
-                let fields = json!({"headers": rules, "vars": [[RESPONDED, "~=", null]]});
+                let fields = json!({"headers": rules, "vars": [[SOURCE, "==", "upstream"]]});
                 plugins.insert("response-rewrite".to_owned(), fields);
             }
             Some(_) => {}
@@ -169,7 +181,7 @@ impl Effects {
                 };
                 let refusals: String = self.refusals.iter().map(refusal).collect();
                 let code = format!(
-                    "  if not ngx.var.{RESPONDED} then\n{refusals}    return\n  end\n{}",
+                    "  if ngx.var.{SOURCE} ~= \"upstream\" then\n{refusals}    return\n  end\n{}",
                     code(&self.response, "response")
                 );
                 let fields = json!({"phase": "header_filter", "functions": [lua::function(&code)]});
@@ -177,6 +189,27 @@ impl Effects {
             }
         }
     }
+}
+
+/// Adds a change of the path. The first pattern that matches counts.
+fn join_paths(rewrite: &mut Map<String, Value>, fields: &Map<String, Value>) {
+    for (name, value) in fields {
+        if let ("regex_uri", Value::Array(pairs)) = (name.as_str(), value)
+            && let Some(Value::Array(known)) = rewrite.get_mut(name)
+        {
+            known.extend(pairs.clone());
+            continue;
+        }
+        rewrite.insert(name.clone(), value.clone());
+    }
+}
+
+/// Whether two changes of the path have their effect on one request both.
+pub(super) fn join(one: &Map<String, Value>, other: &Map<String, Value>) -> bool {
+    let is_path =
+        |fields: &Map<String, Value>| fields.contains_key("uri") || fields.contains_key("regex_uri");
+    let is_regex = |fields: &Map<String, Value>| fields.contains_key("regex_uri");
+    !(is_path(one) && is_path(other)) || is_regex(one) && is_regex(other)
 }
 
 /// Inserts a condition as the filter of a plugin.

@@ -16,6 +16,7 @@ pub(super) fn rule(name: &str, words: &[String], condition: Expr, scope: &Scope)
         return Err("The condition cannot select a path.".to_owned());
     }
     let mut fields = Map::new();
+    let mut changed = None;
     let word = |at: usize| words.get(at).map_or("", String::as_str);
     let template = |text: &str| -> Result<String, String> {
         format::read(text, &scope.variables)?
@@ -37,6 +38,7 @@ pub(super) fn rule(name: &str, words: &[String], condition: Expr, scope: &Scope)
                 return Err("The replacement has a value of the request.".to_owned());
             }
             let all = name != "replace-path";
+            changed = super::acl::path_regex(word(1)).filter(|_| !all);
             fields.insert("regex_uri".to_owned(), json!([on_target(word(1), all)?, by]));
             fields.insert("use_real_request_uri_unsafe".to_owned(), true.into());
         }
@@ -46,12 +48,12 @@ pub(super) fn rule(name: &str, words: &[String], condition: Expr, scope: &Scope)
             if let Some(own) = text.strip_suffix("&${args}").filter(|own| !own.contains("${args}")) {
                 fields.insert("regex_uri".to_owned(), json!(["^(.*)$", format!("$1?{own}")]));
                 fields.insert("keep_escapes".to_owned(), true.into());
-                return Ok(PathRule { condition, fields });
+                return Ok(PathRule { condition, changed, fields });
             }
             if text.contains("${args}") {
                 fields.insert("regex_uri".to_owned(), json!(["^([^?]*)\\??(.*)$", with_old_query(&text)?]));
                 fields.insert("use_real_request_uri_unsafe".to_owned(), true.into());
-                return Ok(PathRule { condition, fields });
+                return Ok(PathRule { condition, changed, fields });
             }
             let set: Map<String, Value> = text
                 .split('&')
@@ -73,7 +75,7 @@ pub(super) fn rule(name: &str, words: &[String], condition: Expr, scope: &Scope)
         }
         other => return Err(format!("`{other}` has no counterpart.")),
     }
-    Ok(PathRule { condition, fields })
+    Ok(PathRule { condition, changed, fields })
 }
 
 /// A query with the old one in it, as a replacement of the target: group 1 is the path, group 2 the old query.

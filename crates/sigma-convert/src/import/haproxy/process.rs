@@ -205,6 +205,7 @@ fn of_proxy(line: &Line) -> (Outcome, &'static str) {
             | "default-server"
             | "default_backend"
             | "use_backend"
+            | "use-server"
             | "balance"
             | "cookie"
             | "retries"
@@ -258,9 +259,6 @@ fn of_proxy(line: &Line) -> (Outcome, &'static str) {
         ("monitor", _) => (Outcome::Nothing, "The state of Sigma is at the address of `status`."),
         ("errorfiles" | "errorloc" | "errorloc302" | "errorloc303" | "http-error", _) => {
             (Outcome::Missing, "Write the plugin error-page for these statuses.")
-        }
-        ("use-server", _) => {
-            (Outcome::Missing, "Rules cannot select a server: create an upstream for the server.")
         }
         ("use-fcgi-app", _) => (Outcome::Missing, "Write `scheme: fcgi` and `fastcgi` for the upstream."),
         ("stick" | "hold" | "no" | "option", _) => (Outcome::Done, ""),

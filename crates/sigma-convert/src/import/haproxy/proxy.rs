@@ -54,6 +54,20 @@ fn inherited(sections: &[Section], at: usize, from: Option<&str>, depth: usize) 
 }
 
 impl Proxy {
+    /// Returns the proxy with one of its servers alone, which has the weight 1.
+    pub(super) fn only(&self, server: &str) -> Option<Proxy> {
+        let mut own = self.clone();
+        own.lines.retain(|line| line.word(0) != "server" || line.word(1) == server);
+        own.lines.retain(|line| !matches!(line.word(0), "server-template" | "cookie" | "stick"));
+        let line = own.lines.iter_mut().find(|line| line.word(0) == "server")?;
+        let weight = line.words.iter().position(|word| word == "weight");
+        if let Some(value) = weight.and_then(|at| line.words.get_mut(at + 1)) {
+            *value = "1".to_owned();
+        }
+        own.name = format!("{}-{server}", self.name);
+        Some(own)
+    }
+
     /// Returns the last line that begins with these words.
     pub(super) fn last(&self, words: &[&str]) -> Option<&Line> {
         self.lines.iter().rev().find(|line| line.is(words))

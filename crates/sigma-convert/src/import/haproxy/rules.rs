@@ -16,6 +16,9 @@ use super::sample;
 use super::value::{Kind, Sample};
 use super::{Outcome, Translation};
 
+/// The remark on conditions after rules that change the path.
+pub(super) const PATH_BEFORE: &str = "The condition sees the path before the rules that change it.";
+
 impl Translation<'_, '_> {
     /// Reads a rule; its action is the word at `at`.
     pub(super) fn rule(&mut self, line: &Line, at: usize, scope: &mut Scope) {
@@ -79,6 +82,7 @@ impl Translation<'_, '_> {
             Ok(expr) => scope.effects.guarded(expr),
             Err(unread) => return self.tell(line, Outcome::Missing, unread.reason),
         };
+        let is_late = super::acl::reads_path(&expr) && !scope.effects.paths.is_empty();
         let result = match name {
             "set-header" | "add-header" | "del-header" | "replace-header" | "replace-value" => {
                 field_rule(name, words, expr, scope).map(|rule| scope.effects.request.push(rule))
@@ -86,8 +90,17 @@ impl Translation<'_, '_> {
             "set-path" | "set-pathq" | "replace-path" | "replace-pathq" | "set-query" | "set-uri"
             | "replace-uri" | "set-method" => match super::paths::rule(name, words, expr.clone(), scope) {
                 Ok(rule) => {
+                    let fields = &rule.fields;
+                    let joins =
+                        |known: &super::effects::PathRule| super::effects::join(&known.fields, fields);
+                    let is_joined = scope.effects.paths.iter().all(joins);
                     scope.effects.paths.push(rule);
-                    Ok(())
+                    match is_joined {
+                        true => Ok(()),
+                        false => {
+                            Err("Of several changes of the path, the last one has an effect.".to_owned())
+                        }
+                    }
                 }
                 Err(reason) => computed_path(name, words, expr, scope).map_err(|_| reason),
             },
@@ -120,6 +133,7 @@ impl Translation<'_, '_> {
         let has_path =
             words.iter().any(|word| word.contains("path") || word.contains("url") || word.contains("base"));
         match result {
+            Ok(()) if is_late => self.tell(line, Outcome::Differs, PATH_BEFORE),
             Ok(()) if name.ends_with("header") && has_path && !scope.effects.paths.is_empty() => {
                 self.tell(line, Outcome::Differs, "The value has the path before the rules that change it.");
             }
@@ -141,6 +155,16 @@ impl Translation<'_, '_> {
             Ok(expr) => expr,
             Err(Unreadable { reason, wider }) => return self.close_within(line, scope, *wider, &reason),
         };
+        if super::acl::reads_path(&expr) && !scope.effects.paths.is_empty() {
+            if name == "return" {
+                self.tell(line, Outcome::Differs, PATH_BEFORE);
+            } else {
+                // The new path may be one that the rule refuses.
+                let changed = scope.effects.changed_paths();
+                let wider = Expr::all(vec![super::acl::without_path(expr.clone()), changed]);
+                self.close_within(line, scope, wider, "The condition sees the path after a change.");
+            }
+        }
         if expr.has(|subject| matches!(subject, Subject::Credentials(_))) {
             return self.login(line, name, words, expr, scope);
         }

@@ -254,7 +254,11 @@ fn balance(proxy: &Proxy, made: &mut ServerFields) {
         }
     };
     made.fields.insert("type".to_owned(), "chash".into());
-    made.fields.insert("key".to_owned(), key.into());
+    if !matches!(key.as_str(), "remote_addr" | "uri") && !key.starts_with("arg_") {
+        made.fields.insert("hash_on".to_owned(), "vars_combinations".into());
+    }
+    let is_combined = made.fields.contains_key("hash_on");
+    made.fields.insert("key".to_owned(), if is_combined { format!("${key}") } else { key }.into());
     if let Some(factor) = proxy
         .last(&["hash-balance-factor"])
         .and_then(|line| line.word(1).parse::<u64>().ok())

@@ -38,19 +38,20 @@ impl Translation<'_, '_> {
         for line in proxy.lines.iter().filter(|line| line.word(0) == "use_backend") {
             let (target, condition) = action::parts(line.from(1));
             let expr = acls.condition(condition, &variables, self.input.access);
-            let names = expr.ok().and_then(|expr| names(&expr));
-            match (names, target.first()) {
-                (Some(names), Some(backend)) => {
+            let selectors = expr.ok().and_then(|expr| selectors(&expr));
+            match (selectors, target.first()) {
+                (Some(selectors), Some(backend)) => {
                     self.tell(line, Outcome::Done, "");
-                    for name in names {
-                        self.session(line, backend, &ports, Some(&name), passes, &plugins, closed.as_deref());
+                    for selector in selectors {
+                        let selector = Some(&selector);
+                        self.session(line, backend, &ports, selector, passes, &plugins, closed.as_deref());
                     }
                 }
                 _ => {
                     self.tell(
                         line,
                         Outcome::Guard,
-                        "Sessions can only be selected by their server name: they are closed.",
+                        "Sessions can only be selected by their server name or address: they are closed.",
                     );
                     closed.get_or_insert_with(|| "a condition on sessions has no counterpart".to_owned());
                 }
@@ -108,7 +109,7 @@ impl Translation<'_, '_> {
         line: &Line,
         backend: &str,
         ports: &[u16],
-        name: Option<&str>,
+        selector: Option<&Selector>,
         passes: bool,
         plugins: &Map<String, Value>,
         closed: Option<&str>,
@@ -126,8 +127,12 @@ impl Translation<'_, '_> {
             let number = self.plan.streams.len() + 1;
             route.insert("id".to_owned(), super::super::build::id(&format!("{backend}-{number}")).into());
             route.insert("server_port".to_owned(), (*port).into());
-            if let Some(name) = name {
-                route.insert("sni".to_owned(), name.into());
+            match selector {
+                Some(Selector::Name(name)) => _ = route.insert("sni".to_owned(), name.clone().into()),
+                Some(Selector::Address(network)) => {
+                    _ = route.insert("remote_addr".to_owned(), network.clone());
+                }
+                None => {}
             }
             if passes {
                 route.insert("tls".to_owned(), "passthrough".into());
@@ -143,6 +148,25 @@ impl Translation<'_, '_> {
             route.insert("upstream_id".to_owned(), id.clone().into());
             self.plan.streams.push(Value::Object(route));
         }
+    }
+}
+
+/// A condition of a stream route.
+enum Selector {
+    /// The server name of the client's handshake.
+    Name(String),
+    /// The network of the client.
+    Address(Value),
+}
+
+/// The server names or the networks of a condition that is about nothing else.
+fn selectors(expr: &Expr) -> Option<Vec<Selector>> {
+    if let Some(names) = names(expr) {
+        return Some(names.into_iter().map(Selector::Name).collect());
+    }
+    match addresses(expr) {
+        Some(("blacklist", networks)) => Some(networks.into_iter().map(Selector::Address).collect()),
+        _ => None,
     }
 }
 

@@ -204,3 +204,58 @@ fn cookies_of_applications_are_not_replaced() {
         );
     }
 }
+
+#[test]
+fn guards_after_a_change_of_the_path_close_the_changed_paths() {
+    let import = converted(
+        "frontend f\n mode http\n bind :80\n http-request replace-path ^/app(/.*)$ \\1\n \
+         http-request deny if { path_beg /admin }\n default_backend b\nbackend b\n mode http\n server s 10.0.0.1:80\n",
+    );
+    let routes = routes(&import);
+    let desc = routes[0]["desc"].as_str().expect("a reason");
+    assert!(desc.starts_with("closed: "), "{desc}");
+    assert_eq!(routes[0]["vars"], json!([["uri", "~~", "^/app(/.*)$"]]));
+    assert_eq!(
+        (&routes[1]["uri"], &routes[1]["plugins"]["respond"]["status"]),
+        (&json!("/admin*"), &json!(403))
+    );
+    assert!(import.report.has_open_guards());
+}
+
+#[test]
+fn use_server_selects_one_server() {
+    let import = converted(
+        "frontend f\n mode http\n bind :80\n default_backend b\n\
+         backend b\n mode http\n use-server two if { hdr(X-Use) two }\n server one 10.0.0.1:80\n server two 10.0.0.2:80 weight 0\n",
+    );
+    let routes = routes(&import);
+    assert_eq!((&routes[0]["upstream_id"], &routes[1]["upstream_id"]), (&json!("b-two"), &json!("b")));
+    assert!(routes[0]["vars"].to_string().contains("http_x_use"), "{}", routes[0]);
+    let upstreams = import.document["upstreams"].as_array().expect("upstreams");
+    let two = upstreams.iter().find(|upstream| upstream["id"] == "b-two").expect("an upstream");
+    assert_eq!(two["nodes"], json!([{"host": "10.0.0.2", "port": 80, "weight": 1}]));
+}
+
+#[test]
+fn sessions_are_selected_by_address() {
+    let import = converted(
+        "frontend f\n mode tcp\n bind :80\n acl local src 10.0.0.0/8\n use_backend a if local\n default_backend b\n\
+         backend a\n mode tcp\n server s 10.0.0.1:80\nbackend b\n mode tcp\n server s 10.0.0.2:80\n",
+    );
+    let streams = import.document["stream_routes"].as_array().expect("stream routes");
+    assert_eq!((&streams[0]["remote_addr"], &streams[0]["upstream_id"]), (&json!("10.0.0.0/8"), &json!("a")));
+    assert_eq!((streams[1].get("remote_addr"), &streams[1]["upstream_id"]), (None, &json!("b")));
+    assert!(!import.report.has_open_guards());
+}
+
+#[test]
+fn hashes_of_fields_have_a_valid_key() {
+    let import = converted(
+        "listen l\n mode http\n bind :80\n balance hdr(X-User)\n server s 10.0.0.1:80\n server t 10.0.0.2:80\n",
+    );
+    let upstream = &import.document["upstreams"][0];
+    assert_eq!(
+        (&upstream["hash_on"], &upstream["key"]),
+        (&json!("vars_combinations"), &json!("$http_x_user"))
+    );
+}

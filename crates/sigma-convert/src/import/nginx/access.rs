@@ -97,6 +97,22 @@ pub(super) struct Guarded {
     pub(super) refuses_all: bool,
     /// Fields that only a service of authorization may set.
     pub(super) service_fields: Vec<String>,
+    /// Networks whose clients need no service of authorization.
+    pub(super) exempt: Vec<String>,
+}
+
+impl Guarded {
+    /// Returns the guards without the logins.
+    pub(super) fn without_logins(&self) -> Guarded {
+        let logins = ["basic-auth", "forward-auth"];
+        let is_kept = |name: &&String| !logins.contains(&name.as_str());
+        let kept = self.plugins.iter().filter(|(name, _)| is_kept(name));
+        Guarded {
+            plugins: kept.map(|(name, plugin)| (name.clone(), plugin.clone())).collect(),
+            closed: self.closed.clone(),
+            ..Guarded::default()
+        }
+    }
 }
 
 /// Fields that `forward-auth` adds to the call, and nginx does not. An empty text removes one.
@@ -178,7 +194,13 @@ impl<'a> Converter<'a> {
         let mut plugin = json!({"realm": realm.arg(0)});
         match self.access.read(&path).map(|text| self.users(file, &text)) {
             Ok(Some(users)) => plugin["users"] = json!(users),
-            _ => plugin["auth_file"] = path.into(),
+            Ok(None) => plugin["auth_file"] = path.into(),
+            Err(error) => {
+                let text =
+                    format!("The file cannot be read here ({error}): Sigma does not start without it.");
+                self.remark(file, Verdict::Differs, text);
+                plugin["auth_file"] = path.into();
+            }
         }
         guarded.plugins.insert("basic-auth".to_owned(), plugin);
     }
@@ -220,8 +242,17 @@ impl<'a> Converter<'a> {
 
     /// `satisfy any` and `all`.
     fn combine(&mut self, level: &Rc<Level<'a>>, addresses: Option<Addresses>, guarded: &mut Guarded) {
-        let Some(addresses) = addresses else { return };
         let is_any = level.text("satisfy") == Some("any");
+        let has_both = ["basic-auth", "forward-auth"].iter().all(|name| guarded.plugins.contains_key(*name));
+        if is_any && has_both {
+            if let Some(directive) = level.last("satisfy") {
+                let text = "one of two logins is not possible; the routes are closed";
+                self.guard(directive, Verdict::NotPossible, text);
+                guarded.closed = Some("satisfy any with two logins".to_owned());
+            }
+            return;
+        }
+        let Some(addresses) = addresses else { return };
         let logins: Vec<String> = guarded
             .plugins
             .keys()
@@ -229,12 +260,8 @@ impl<'a> Converter<'a> {
             .cloned()
             .collect();
         if is_any && !logins.is_empty() {
-            if logins.iter().any(|name| name == "forward-auth") {
-                if let Some(directive) = level.last("satisfy") {
-                    let text = "with `auth_request` it is not possible; the routes are closed";
-                    self.guard(directive, Verdict::NotPossible, text);
-                    guarded.closed = Some("satisfy any with auth_request".to_owned());
-                }
+            if guarded.plugins.contains_key("forward-auth") {
+                guarded.exempt = addresses.allowed();
                 return;
             }
             if let Some(plugin) = guarded.plugins.get_mut("basic-auth") {
@@ -477,6 +504,28 @@ impl<'a> Converter<'a> {
 }
 
 impl<'a> Converter<'a> {
+    /// A test of a file that is no `try_files`. A file that an operator writes for a time is no guard of access.
+    pub(super) fn file_test(
+        &mut self,
+        directive: &'a Directive,
+        level: &Rc<Level<'a>>,
+        state: &mut State<'a>,
+    ) {
+        let words = super::conditions::words(directive);
+        let is_fixed = words.get(1).is_some_and(|path| {
+            let path = path.trim_start_matches("$document_root").trim_start_matches("$realpath_root");
+            !path.is_empty() && !path.contains('$')
+        });
+        let mut children = directive.children().iter();
+        if is_fixed && children.all(|child| child.name == "return" && child.arg(0).starts_with('5')) {
+            let text = "the file is not looked for: for maintenance, put a route with `respond: { status: 503 }` \
+                        before the others";
+            return self.remark(directive, Verdict::NotPossible, text);
+        }
+        let reason = "file tests are supported only as `try_files`";
+        self.unknown_condition(directive, reason, level, state);
+    }
+
     /// A condition without a counterpart: where it refuses requests, all of them are refused.
     pub(super) fn unknown_condition(
         &mut self,

@@ -80,6 +80,14 @@ impl Family {
     }
 }
 
+/// Returns the networks of a range such as `10.0.0.1-10.0.0.9`.
+pub(super) fn of_range(text: &str) -> Option<Vec<String>> {
+    let (first, last) = text.split_once('-')?;
+    let (first, last): (Ipv4Addr, Ipv4Addr) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+    let range = (u128::from(u32::from(first)), u128::from(u32::from(last)));
+    (range.0 <= range.1).then(|| networks(range, 32))
+}
+
 fn range(address: u128, width: u32, length: u32) -> (u128, u128) {
     let free = width.saturating_sub(length.min(width));
     let mask = if free == 128 { u128::MAX } else { (1u128 << free) - 1 };

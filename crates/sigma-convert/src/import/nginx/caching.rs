@@ -20,7 +20,12 @@ impl<'a> Converter<'a> {
         cache.insert("cache_status".to_owned(), false.into());
         if let Some(directive) = level.last(&name("_key")) {
             let key = self.text(directive, directive.arg(0), state, level);
-            cache.insert("key".to_owned(), json!(parts(&key)));
+            // Responses to GET serve HEAD too, and no other method is stored.
+            let key: Vec<String> =
+                parts(&key).into_iter().filter(|part| part != "${request_method}").collect();
+            if !key.is_empty() {
+                cache.insert("key".to_owned(), json!(key));
+            }
         }
         let mut valid = Vec::new();
         for directive in level.all(&[name("_valid").as_str()]) {

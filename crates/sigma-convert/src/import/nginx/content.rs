@@ -49,11 +49,24 @@ impl<'a> Converter<'a> {
         if let Some(limit) = level.own("limit_except") {
             self.other_methods(limit, level, &state);
         }
-        let guarded = self.guards(level, &state);
+        let mut guarded = self.guards(level, &state);
+        if let Some(tried) = &state.tried {
+            tried.guards.iter().for_each(|(name, plugin)| {
+                guarded.plugins.entry(name).or_insert_with(|| plugin.clone());
+            });
+        }
         if let Some(reason) = guarded.closed.clone() {
             let place = level.directives.first().map_or(state.server.place, |directive| directive.place);
             let decision = state.decision(place, Target::Closed(reason));
             return self.emit(&state, level, decision);
+        }
+        if !guarded.exempt.is_empty() {
+            let mut inner = state.clone();
+            inner.conditions.push(json!(["remote_addr", "ipmatch", guarded.exempt]));
+            inner.location.push_str("-allowed");
+            // No service has set these variables, and no client may.
+            inner.sets.extend(self.variables.answers.keys().map(|name| (name.clone(), String::new())));
+            self.guarded_content(level, inner, guarded.without_logins());
         }
         if guarded.refuses_all {
             let rule = level.last("deny").unwrap_or(state.server.directive);
@@ -61,12 +74,47 @@ impl<'a> Converter<'a> {
             let guarded = Guarded::default();
             return self.finish(rule, level, &state, guarded, target);
         }
+        self.guarded_content(level, state, guarded);
+    }
+
+    /// Makes the decisions for the content of a level behind these guards.
+    fn guarded_content(&mut self, level: &Rc<Level<'a>>, mut state: State<'a>, guarded: Guarded) {
+        if let Some(tried) = state.tried.take() {
+            let again = level.handler(&["try_files"]).filter(|_| state.missing.is_none());
+            if let Some(line) = again {
+                let text = "files are tried once; the files of this line are not looked for";
+                self.remark(line, Verdict::NotPossible, text);
+            }
+            let mut files = tried.files.clone();
+            return match level.handler(HANDLERS) {
+                Some(handler) => self.handled(handler, level, &state, guarded, Some(files)),
+                None => {
+                    files.insert("fallback".to_owned(), self.file_of_named(level, &state, tried.line));
+                    self.finish(tried.line, level, &state, guarded, Target::Files(files));
+                }
+            };
+        }
         if level.handler(&["try_files"]).is_some() || state.missing.is_some() {
             return self.try_files(level, state, guarded);
         }
         match level.handler(HANDLERS) {
             Some(handler) => self.handled(handler, level, &state, guarded, None),
             None => self.files(level, &state, guarded),
+        }
+    }
+
+    /// The file of a named location without a handler.
+    fn file_of_named(&mut self, level: &Level<'a>, state: &State<'a>, line: &Directive) -> Value {
+        let of_files = state.files_of.as_deref().and_then(|level| level.text("root"));
+        let is_same = of_files.is_some() && of_files == level.text("root");
+        match &state.uri {
+            Some(uri) if is_same && !uri.contains('$') => json!({"file": uri}),
+            None if is_same => json!({"status": 404}),
+            _ => {
+                let text = "the files of the named location are not looked for; their paths return 404";
+                self.remark(line, Verdict::NotPossible, text);
+                json!({"status": 404})
+            }
         }
     }
 
@@ -128,6 +176,7 @@ impl<'a> Converter<'a> {
     ) {
         let mut decision = state.decision(directive.place, target);
         decision.plugins = guarded.plugins;
+        state.after_files(&mut decision);
         self.around(level, state, &mut decision, &[]);
         self.emit(state, level, decision);
     }
@@ -173,6 +222,13 @@ impl<'a> Converter<'a> {
         }
         let is_text = matches!(&decision.target, Target::Respond { body: Some(_), .. } | Target::Drop);
         if !is_text && let Some(pages) = self.error_pages(level, state) {
+            let has_named = pages["pages"]
+                .as_array()
+                .is_some_and(|pages| pages.iter().any(|it| it.get("named").is_some()));
+            if has_named && matches!(decision.target, Target::Upstream(_)) {
+                // The location gets the body of the request again.
+                decision.plugins.insert("proxy-control".to_owned(), json!({"request_buffering": true}));
+            }
             decision.plugins.insert("error-page".to_owned(), pages);
         }
         if let Some(rate) = level.text("limit_rate").and_then(size).filter(|rate| *rate > 0) {
@@ -208,6 +264,7 @@ impl<'a> Converter<'a> {
             }
         };
         let mut decision = state.decision(directive.place, target);
+        state.after_files(&mut decision);
         // The rewrite phase is before all guards: they do not apply.
         self.around(level, state, &mut decision, &[]);
         decision.plugins.remove("client-control");

@@ -38,6 +38,8 @@ pub(super) struct Converter<'a> {
     pub(super) is_too_large: bool,
     /// Whether the file is one of `conf.d`, which the main file includes within `http`.
     pub(super) is_part: bool,
+    /// Paths that lines of the file name as targets of internal requests.
+    pub(super) internal_paths: Vec<String>,
     /// Named locations and error paths that are being followed.
     pub(super) depth: usize,
 }

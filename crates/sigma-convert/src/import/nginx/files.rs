@@ -13,7 +13,8 @@ use super::level::Level;
 use super::locations::{Entry, Kind};
 use super::parse::Directive;
 use super::pattern::{Pattern, StaticMatch};
-use super::state::{Captures, Missing, MissingEnd, State};
+use super::rewriting::Phase;
+use super::state::{Missing, MissingEnd, State, Tried};
 
 /// Directives that do not change the response to a file that was found.
 const PLAIN: &[&str] =
@@ -251,10 +252,11 @@ impl<'a> Converter<'a> {
             let Some(handler) = inner.handler(HANDLERS) else { return };
             return self.handled(handler, &inner, &state, guarded, Some(files));
         }
-        if handler.is_some() {
+        match handler {
             // The handler serves the files that exist.
-            files.insert("pass_found".to_owned(), true.into());
-        }
+            Some(_) => files.insert("pass_found".to_owned(), true.into()),
+            None => files.insert("strict_methods".to_owned(), true.into()),
+        };
         let end = End { files, last, missing, directive, handler };
         self.fallback(end, level, &state, guarded);
     }
@@ -324,7 +326,11 @@ impl<'a> Converter<'a> {
                 self.handled(handler, &entry.level, &inner, guarded, Some(files));
             }
             (Some(entry), None) if self.is_same_content(&entry.level, level) && !path.contains('$') => {
-                files.insert("fallback".to_owned(), json!({"file": path}));
+                // The folder of an `alias` is below its location.
+                let prefix = files.get("prefix").and_then(Value::as_str).unwrap_or_default().to_owned();
+                let below = path.strip_prefix(&prefix).filter(|rest| rest.starts_with('/'));
+                let file = below.unwrap_or(&path).to_owned();
+                files.insert("fallback".to_owned(), json!({"file": file}));
                 self.served(line, Served { files, guarded }, level, state);
             }
             (None, _) if !path.contains('$') => {
@@ -348,65 +354,29 @@ impl<'a> Converter<'a> {
                 state.decision(line.place, Target::Closed(format!("the location {name} does not exist")));
             return self.emit(state, level, decision);
         };
+        files.insert("fallback".to_owned(), json!({"pass": ""}));
         let mut inner = state.clone();
         inner.prefix = None;
         inner.files_of = Some(Rc::clone(level));
-        for set in named.own_all(&["set"]) {
-            let text = self.text(set, set.arg(1), &inner, &named);
-            inner.sets.insert(set.arg(0).trim_start_matches('$').to_owned(), text);
-        }
-        let guarded = self.with_guards_of(&named, &inner, guarded);
-        if let Some(reason) = guarded.closed.clone() {
-            let decision = inner.decision(line.place, Target::Closed(reason));
-            return self.emit(&inner, &named, decision);
-        }
-        let rewrites = named.own_all(&["rewrite", "if"]);
-        if let (Some(answer), true) = (named.own("return"), rewrites.is_empty()) {
-            let before = self.plan.decisions.len();
-            self.respond(answer, &named, &inner);
-            if let Some(decision) = self.plan.decisions.get_mut(before) {
-                files.insert("fallback".to_owned(), json!({"pass": ""}));
-                decision.plugins.insert("static-files".to_owned(), Value::Object(files));
-                decision.plugins.extend(guarded.plugins);
-            }
-            return;
-        }
-        if let Some((path, query)) = self.single_rewrite(&named, &mut inner) {
-            return self.path_fallback(Fallback { path, query, files, line, guarded }, &named, &inner);
-        }
-        if !rewrites.is_empty() {
-            let text = format!("the conditions of {name} were not converted");
-            self.remark(line, Verdict::NotPossible, text);
-        }
-        files.insert("fallback".to_owned(), json!({"pass": ""}));
-        match named.handler(HANDLERS) {
-            Some(handler) => self.handled(handler, &named, &inner, guarded, Some(files)),
-            None => self.finish(line, &named, &inner, guarded, Target::Files(files)),
-        }
+        inner.tried = Some(Rc::new(Tried { files, guards: guarded.plugins, line }));
+        self.depth += 1;
+        self.follow(&named, inner, Phase::Location);
+        self.depth -= 1;
     }
 
-    /// A named location with one rewrite, such as `rewrite ^/(.*)$ /index.php?q=$1 last;`.
-    fn single_rewrite(&mut self, named: &Rc<Level<'a>>, state: &mut State<'a>) -> Option<(String, String)> {
-        let rewrites = named.own_all(&["rewrite", "if", "return"]);
-        let [rewrite] = rewrites.as_slice() else { return None };
-        if rewrite.name != "rewrite" || named.handler(HANDLERS).is_some() {
-            return None;
-        }
-        let pattern = Pattern::new(rewrite.arg(0), false).ok()?;
-        let subject = state.uri_text();
-        state.captures = Captures::Of { subject, pattern };
-        let source = rewrite.arg(1);
-        let keeps_query = !source.ends_with('?');
-        let (path, query) =
-            source.trim_end_matches('?').split_once('?').unwrap_or((source.trim_end_matches('?'), ""));
-        let path = self.text(rewrite, path, state, named);
-        let query = (!query.is_empty()).then(|| self.text(rewrite, query, state, named));
-        let tail = match self.joined_args(query, keeps_query, state) {
+    /// A rewrite of a named location has led to another path.
+    pub(super) fn after_named(&mut self, mut state: State<'a>) {
+        let Some(tried) = state.tried.take() else { return };
+        let path = state.uri.take().unwrap_or_else(|| "${uri}".to_owned());
+        let query = match state.args.take() {
             None => "${is_args}${args}".to_owned(),
             Some(args) if args.is_empty() => String::new(),
             Some(args) => format!("?{args}"),
         };
-        Some((path, tail))
+        let level = state.files_of.clone().unwrap_or_else(|| Rc::clone(&state.server.level));
+        let guarded = Guarded { plugins: tried.guards.clone(), ..Guarded::default() };
+        let fallback = Fallback { path, query, files: tried.files.clone(), line: tried.line, guarded };
+        self.path_fallback(fallback, &level, &state);
     }
 
     /// Adds the guards of the level that a request continues to.

@@ -29,6 +29,17 @@ impl<'a> Converter<'a> {
                     }
                 }
                 ("log_format" | "limit_req_zone" | "limit_conn_zone", _) => self.read_globally(directive),
+                ("error_page" | "auth_request" | "mirror" | "try_files" | "index", _) => {
+                    let paths = directive.args.iter().filter(|arg| arg.starts_with('/'));
+                    self.internal_paths.extend(paths.cloned());
+                }
+                ("server_name" | "location" | "rewrite" | "if", _) => {
+                    let groups = directive.args.iter().flat_map(|arg| super::pattern::group_names(arg));
+                    self.variables.groups.extend(groups.map(str::to_owned));
+                    if directive.name == "rewrite" {
+                        self.internal_paths.push(directive.arg(1).to_owned());
+                    }
+                }
                 _ => {}
             }
             self.collect_names(directive.children());
@@ -118,7 +129,14 @@ impl<'a> Converter<'a> {
         for entry in block.children() {
             match entry.name.as_str() {
                 "hostnames" | "volatile" => continue,
-                "include" => continue,
+                // Its entries follow.
+                "include" if entry.raw.is_some() => continue,
+                "include" => {
+                    self.variables.doubtful.insert(name.clone());
+                    let text = "cannot read the file; its entries are missing";
+                    self.remark(entry, Verdict::NotPossible, text);
+                    continue;
+                }
                 _ => {}
             }
             let pattern = entry.name.as_str();
@@ -212,7 +230,10 @@ impl<'a> Converter<'a> {
             let value = entry.arg(0).to_owned();
             match entry.name.as_str() {
                 "default" => default.clone_from(&value),
-                "ranges" | "delete" | "proxy" | "proxy_recursive" | "include" => {
+                "ranges" => continue,
+                // Its entries follow.
+                "include" if entry.raw.is_some() => continue,
+                "delete" | "proxy" | "proxy_recursive" | "include" => {
                     self.variables.doubtful.insert(name.clone());
                     self.remark(entry, Verdict::NotPossible, "write the networks one by one");
                     continue;
@@ -220,11 +241,16 @@ impl<'a> Converter<'a> {
                 network if is_network(network) => {
                     _ = networks.insert(network.to_owned(), value.clone().into())
                 }
-                _ => {
-                    self.variables.doubtful.insert(name.clone());
-                    self.remark(entry, Verdict::NotPossible, "write a network such as 10.0.0.0/8");
-                    continue;
-                }
+                range => match super::addresses::of_range(range) {
+                    Some(list) => {
+                        networks.extend(list.into_iter().map(|network| (network, value.clone().into())));
+                    }
+                    None => {
+                        self.variables.doubtful.insert(name.clone());
+                        self.remark(entry, Verdict::NotPossible, "write a network such as 10.0.0.0/8");
+                        continue;
+                    }
+                },
             }
             values.push(value);
         }

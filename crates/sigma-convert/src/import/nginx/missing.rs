@@ -3,12 +3,13 @@
 use std::rc::Rc;
 
 use super::super::report::Verdict;
+use super::conditions::words;
 use super::content::HANDLERS;
 use super::converter::Converter;
 use super::level::Level;
 use super::parse::Directive;
 use super::pattern::{Pattern, StaticMatch, known_match};
-use super::rewriting::{Program, words};
+use super::rewriting::Program;
 use super::state::{Missing, MissingEnd, State};
 
 impl<'a> Converter<'a> {

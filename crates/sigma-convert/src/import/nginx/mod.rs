@@ -3,6 +3,7 @@
 mod access;
 mod addresses;
 mod caching;
+mod conditions;
 mod content;
 mod converter;
 mod errors;
@@ -69,6 +70,7 @@ pub(super) fn translate(input: &Input<'_>) -> Result<Translated, Vec<Problem>> {
         common_body_limit: None,
         is_too_large: false,
         is_part: false,
+        internal_paths: Vec::new(),
         depth: 0,
     };
     let probes = converter.whole(&directives);

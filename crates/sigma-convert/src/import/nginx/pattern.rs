@@ -319,6 +319,17 @@ fn not_beginning_with(literals: &[&str]) -> String {
     parts.join("|")
 }
 
+/// Returns the names of the groups in the text of an expression.
+pub(super) fn group_names(text: &str) -> impl Iterator<Item = &str> {
+    ["(?<", "(?P<", "(?'"].into_iter().flat_map(move |start| {
+        let parts = text.split(start).skip(1);
+        let names = parts.filter_map(|rest| Some(&rest[..rest.find(['>', '\''])?]));
+        names.filter(|name| {
+            !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        })
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

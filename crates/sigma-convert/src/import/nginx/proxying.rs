@@ -46,24 +46,34 @@ impl<'a> Converter<'a> {
             let path = parts.path.map(str::to_owned);
             return self.by_variable(Variable { whole, path, handler, files }, level, state, guarded);
         }
-        let (authority, scheme) = (parts.authority.to_owned(), parts.scheme.to_owned());
-        if let Some(reason) = self.lost_authority(level, &scheme, if is_grpc { "grpc" } else { "proxy" }) {
+        let path = parts.path.map(str::to_owned);
+        let fixed = format!("{}://{}", parts.scheme, parts.authority);
+        self.fixed_target(Fixed { fixed, path, handler, files, has_variables }, level, state, guarded);
+    }
+
+    /// A target whose scheme and authority are known.
+    fn fixed_target(&mut self, fixed: Fixed<'a>, level: &Rc<Level<'a>>, state: &State<'a>, guarded: Guarded) {
+        let Fixed { fixed, path, handler, files, has_variables } = fixed;
+        let Some(Split { scheme, authority, .. }) = split(&fixed) else { return };
+        let family = if handler.name == "grpc_pass" { "grpc" } else { "proxy" };
+        if let Some(reason) = self.lost_authority(level, scheme, family) {
             let decision = state.decision(handler.place, Target::Closed(reason));
             return self.emit(state, level, decision);
         }
-        let family = if is_grpc { "grpc" } else { "proxy" };
-        let wanted = UpstreamSpec { scheme: &scheme, authority: &authority, family, fields: Map::new() };
-        let id = self.upstream(wanted, level);
+        let id = self.upstream(UpstreamSpec { scheme, authority, family, fields: Map::new() }, level);
         let mut decision = state.decision(handler.place, Target::Upstream(id));
         decision.plugins = guarded.plugins;
-        let (set, is_upgrade) = self.request_fields(level, state, family, &authority);
+        let (set, is_upgrade) = self.request_fields(level, state, family, authority);
         if is_upgrade {
             decision.fields.insert("enable_websocket".to_owned(), true.into());
         }
-        let mut rewrite = self.target_path(parts.path, has_variables, state);
+        let mut rewrite = self.target_path(path.as_deref(), has_variables, state);
         self.pass_lists(level, family, &mut rewrite);
         self.answers(level, &mut decision.plugins, &guarded.service_fields);
-        rewrite.insert("headers".to_owned(), json!({"set": set}));
+        self.request_body(level, state, family, &mut decision.plugins);
+        self.copies(level, state, &mut decision.plugins);
+        let headers = rewrite.entry("headers").or_insert_with(|| json!({}));
+        headers["set"] = Value::Object(set);
         if let Some(method) = level.text(&format!("{family}_method")).filter(|method| !method.contains('$')) {
             rewrite.insert("method".to_owned(), method.to_ascii_uppercase().into());
         }
@@ -141,47 +151,16 @@ impl<'a> Converter<'a> {
             inner.location.push_str(&format!("-{value}"));
             let guarded = Guarded {
                 plugins: guarded.plugins.clone(),
-                closed: None,
-                refuses_all: false,
                 service_fields: guarded.service_fields.clone(),
+                ..Guarded::default()
             };
             self.fixed_target(
-                Fixed { fixed, path: path.clone(), handler, files: files.clone() },
+                Fixed { fixed, path: path.clone(), handler, files: files.clone(), has_variables: true },
                 level,
                 &inner,
                 guarded,
             );
         }
-    }
-
-    /// The same as [`Self::proxy`] with a target of a map.
-    fn fixed_target(&mut self, fixed: Fixed<'a>, level: &Rc<Level<'a>>, state: &State<'a>, guarded: Guarded) {
-        let Some(parts) = split(&fixed.fixed) else { return };
-        let wanted = UpstreamSpec {
-            scheme: parts.scheme,
-            authority: parts.authority,
-            family: "proxy",
-            fields: Map::new(),
-        };
-        let id = self.upstream(wanted, level);
-        let mut decision = state.decision(fixed.handler.place, Target::Upstream(id));
-        decision.plugins = guarded.plugins;
-        let (set, is_upgrade) = self.request_fields(level, state, "proxy", parts.authority);
-        if is_upgrade {
-            decision.fields.insert("enable_websocket".to_owned(), true.into());
-        }
-        let mut rewrite = self.target_path(fixed.path.as_deref(), true, state);
-        self.answers(level, &mut decision.plugins, &guarded.service_fields);
-        rewrite.insert("headers".to_owned(), json!({"set": set}));
-        decision.plugins.insert("proxy-rewrite".to_owned(), Value::Object(rewrite));
-        if let Some(files) = fixed.files {
-            decision.plugins.insert("static-files".to_owned(), Value::Object(files));
-        }
-        if let Some(timeouts) = Self::timeouts(level, "proxy") {
-            decision.fields.insert("timeout".to_owned(), timeouts);
-        }
-        self.around(level, state, &mut decision, &hidden(level, "proxy"));
-        self.emit(state, level, decision);
     }
 
     /// The path that the node gets, as fields of proxy-rewrite.
@@ -260,10 +239,88 @@ impl<'a> Converter<'a> {
             self.remark(directive, Verdict::Differs, "Fields that frame the message are still forwarded.");
             rewrite.insert("headers".to_owned(), json!({"pass": []}));
         }
-        let body = level.last(&format!("{family}_pass_request_body"));
-        if let Some(directive) = body.filter(|directive| directive.arg(0) == "off") {
-            self.remark(directive, Verdict::NotPossible, "request bodies are forwarded");
+    }
+
+    /// `proxy_pass_request_body off` and `proxy_set_body`.
+    fn request_body(
+        &mut self,
+        level: &Level<'a>,
+        state: &State<'a>,
+        family: &str,
+        plugins: &mut Map<String, Value>,
+    ) {
+        let line = level.last(&format!("{family}_set_body"));
+        let is_dropped = level.text(&format!("{family}_pass_request_body")) == Some("off");
+        if line.is_none() && !is_dropped {
+            return;
         }
+        // A call of a service of authorization has no body anyway.
+        let text = line.map(|line| self.text(line, line.arg(0), state, level)).unwrap_or_default();
+        let function = format!(
+            "return function(conf, ctx)\n  ngx.req.read_body()\n  ngx.req.set_body_data({})\nend\n",
+            lua_value(&text)
+        );
+        let plugin = plugins
+            .entry("serverless-pre-function")
+            .or_insert_with(|| json!({"phase": "access", "functions": [], "_meta": {"priority": 1000}}));
+        if let Some(functions) = plugin["functions"].as_array_mut() {
+            functions.push(function.into());
+        }
+    }
+
+    /// `mirror`: copies for the node of an internal location.
+    fn copies(&mut self, level: &Level<'a>, state: &State<'a>, plugins: &mut Map<String, Value>) {
+        let mut mirrors: Vec<Value> = Vec::new();
+        for line in level.all(&["mirror"]).into_iter().filter(|line| line.arg(0) != "off") {
+            match self.copy(line, state) {
+                Some(mirror) => {
+                    let text = "The copy has the path, the fields and the Host that the node gets.";
+                    self.remark(line, Verdict::Differs, text);
+                    mirrors.push(mirror);
+                }
+                None => {
+                    let text = "use the plugin proxy-mirror with the address of the copy";
+                    self.remark(line, Verdict::NotPossible, text);
+                }
+            }
+        }
+        if mirrors.is_empty() {
+            return;
+        }
+        let mut plugin = mirrors.remove(0);
+        if !mirrors.is_empty() {
+            plugin["mirrors"] = json!(mirrors);
+        }
+        plugins.insert("proxy-mirror".to_owned(), plugin);
+    }
+
+    /// The target of a copy: a host, with the client's path or another one.
+    fn copy(&mut self, line: &Directive, state: &State<'a>) -> Option<Value> {
+        let entry = super::files::destination(&state.server.entries, line.arg(0))?;
+        let level = Rc::clone(&entry.level);
+        let pass = level.handler(&["proxy_pass"])?;
+        let target = self.text(pass, pass.arg(0), state, &level);
+        let Split { scheme, authority, path } = split(&target)?;
+        let host = match self.groups.get(authority) {
+            Some(group) => group.first_node()?,
+            None => authority.to_owned(),
+        };
+        if host.contains('$') || host.starts_with("unix:") {
+            return None;
+        }
+        let mut mirror = json!({"host": format!("{scheme}://{host}")});
+        let path = path.unwrap_or(line.arg(0));
+        let own = ["${real_request_uri}", "${uri}${is_args}${args}", "${uri}"];
+        match own.iter().find_map(|own| path.strip_suffix(own)) {
+            Some("") => {}
+            Some(prefix) if !prefix.contains('$') => {
+                mirror["path"] = prefix.into();
+                mirror["path_concat_mode"] = "prefix".into();
+            }
+            None if !path.contains(['$', '?']) => mirror["path"] = path.into(),
+            _ => return None,
+        }
+        Some(mirror)
     }
 
     /// Moves fields of the service of authorization to the names that the node expects.
@@ -358,8 +415,15 @@ impl<'a> Converter<'a> {
                 cookies.insert(key.to_owned(), json!(rules));
             }
         }
-        let flags: Vec<Value> =
+        let mut flags: Vec<Value> =
             level.all(&["proxy_cookie_flags"]).into_iter().filter_map(cookie_flags).collect();
+        // `proxy_cookie_path / "/; HttpOnly; Secure"` adds attributes.
+        for rule in cookies.get_mut("path").and_then(Value::as_array_mut).into_iter().flatten() {
+            let Some((path, rest)) = rule["to"].as_str().and_then(|to| to.split_once(';')) else { continue };
+            let added: Vec<&str> = rest.split(';').map(str::trim).collect();
+            flags.push(added_flags(&added));
+            rule["to"] = path.trim().to_owned().into();
+        }
         if !flags.is_empty() {
             cookies.insert("flags".to_owned(), json!(flags));
         }
@@ -424,12 +488,14 @@ struct Variable<'a> {
     files: Option<Map<String, Value>>,
 }
 
-/// One target of a map.
+/// A target whose scheme and authority are known.
 struct Fixed<'a> {
     fixed: String,
     path: Option<String>,
     handler: &'a Directive,
     files: Option<Map<String, Value>>,
+    /// Whether the whole target has variables.
+    has_variables: bool,
 }
 
 fn split(target: &str) -> Option<Split<'_>> {
@@ -470,13 +536,23 @@ pub(super) fn hidden(level: &Level<'_>, family: &str) -> Vec<String> {
 }
 
 fn cookie_flags(directive: &Directive) -> Option<Value> {
-    let mut flags = Map::new();
     let cookie = directive.arg(0);
-    if cookie.starts_with('~') {
+    let is_all = matches!(cookie, "~" | "~.*" | "~*.*" | "~.");
+    if cookie.starts_with('~') && !is_all {
         return None;
     }
-    flags.insert("cookie".to_owned(), cookie.into());
-    for flag in directive.args.iter().skip(1) {
+    let listed: Vec<&str> = directive.args.iter().skip(1).map(String::as_str).collect();
+    let mut flags = added_flags(&listed);
+    if !is_all {
+        flags["cookie"] = cookie.into();
+    }
+    Some(flags)
+}
+
+/// The flags of cookies by their words.
+fn added_flags(listed: &[&str]) -> Value {
+    let mut flags = Map::new();
+    for flag in listed {
         match flag.to_ascii_lowercase().as_str() {
             "secure" => _ = flags.insert("secure".to_owned(), true.into()),
             "nosecure" => _ = flags.insert("secure".to_owned(), false.into()),
@@ -489,7 +565,17 @@ fn cookie_flags(directive: &Directive) -> Option<Value> {
             _ => {}
         }
     }
-    Some(Value::Object(flags))
+    Value::Object(flags)
+}
+
+/// A text with variables as an expression of Lua.
+fn lua_value(text: &str) -> String {
+    let parts = texts::pieces(text).into_iter().map(|piece| match piece {
+        texts::Piece::Text(text) => super::super::words::lua_text(text),
+        texts::Piece::Variable(name) => format!("(ctx.var[{}] or \"\")", quoted(name)),
+    });
+    let parts: Vec<String> = parts.collect();
+    if parts.is_empty() { "\"\"".to_owned() } else { parts.join(" .. ") }
 }
 
 /// A text in Lua's quotes.

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::super::decision::{Path, Target};
 use super::super::report::Verdict;
 use super::access::refuses;
+use super::conditions::{as_map, words};
 use super::converter::Converter;
 use super::level::Level;
 use super::parse::Directive;
@@ -66,6 +67,8 @@ enum Condition {
     Holds(Value, Option<Captures>),
     /// A file is missing.
     Missing,
+    /// Another test of a file.
+    File,
     /// A condition that holds for more requests, and the reason.
     Wider(Value, String),
     Unknown(String),
@@ -110,6 +113,7 @@ impl<'a> Converter<'a> {
         }
         match program.phase {
             Phase::Server => self.search(state),
+            Phase::Location if state.is_moved && state.tried.is_some() => self.after_named(state),
             Phase::Location if state.is_moved => {
                 state.searches += 1;
                 self.search(state);
@@ -160,7 +164,7 @@ impl<'a> Converter<'a> {
                     let name = self.condition_name(&subject, state);
                     inner.conditions.push(exception.exclusion(&name));
                 }
-                let is_always = exception.is_none() && matches!(pattern.text.as_str(), "^" | "^/");
+                let is_always = exception.is_none() && is_always(&pattern.text);
                 self.matched(&pattern, &subject, &mut inner);
                 let mut rest = program.clone();
                 match self.rewritten(directive, level, &mut inner) {
@@ -187,7 +191,7 @@ impl<'a> Converter<'a> {
             state.captures = Captures::Route;
             return;
         }
-        if !matches!(pattern.text.as_str(), "^" | "^/") {
+        if !is_always(&pattern.text) {
             let name = self.condition_name(subject, state);
             state.conditions.push(pattern.condition(&name));
         }
@@ -285,16 +289,26 @@ impl<'a> Converter<'a> {
             let mut inner = state.clone();
             inner.conditions.push(json!(["args", "~~", "."]));
             let to = to.replace(&more, "&${args}");
-            let decision = inner.decision(directive.place, Target::Redirect { status, to });
+            let mut decision = inner.decision(directive.place, Target::Redirect { status, to });
+            inner.after_files(&mut decision);
             self.emit(&inner, level, decision);
         }
         let to = to.replace(&more, "");
-        self.emit(state, level, state.decision(directive.place, Target::Redirect { status, to }));
+        let mut decision = state.decision(directive.place, Target::Redirect { status, to });
+        state.after_files(&mut decision);
+        self.emit(state, level, decision);
     }
 
     /// With `server_name_in_redirect`, a path becomes an address of the server.
     pub(super) fn absolute(&self, to: String, level: &Level<'a>, state: &State<'a>) -> String {
-        if !to.starts_with('/') || !level.is_on("server_name_in_redirect") || state.server.name.is_empty() {
+        let is_relative = to.starts_with('/') && level.text("absolute_redirect") != Some("off");
+        if !level.is_on("server_name_in_redirect") || state.server.name.is_empty() {
+            return match is_relative && level.text("port_in_redirect") == Some("off") {
+                true => format!("${{scheme}}://${{host}}{to}"),
+                false => to,
+            };
+        }
+        if !is_relative {
             return to;
         }
         let port = state.server.ports.first().filter(|port| !matches!(port, 0 | 80 | 443));
@@ -359,8 +373,14 @@ impl<'a> Converter<'a> {
                 self.run(inner, then);
                 None
             }
+            // Its files were tried before.
+            Condition::Missing if state.tried.is_some() => Some(inner),
             Condition::Missing => {
                 self.missing(directive, &inner_level, state, program);
+                None
+            }
+            Condition::File => {
+                self.file_test(directive, level, state);
                 None
             }
             Condition::Wider(condition, reason) if refuses(directive) => {
@@ -454,7 +474,7 @@ impl<'a> Converter<'a> {
                 let is_file = path.contains("$request_filename") || path.contains("$document_root");
                 match *test {
                     "!-e" | "!-f" if is_file => Condition::Missing,
-                    _ => Condition::Unknown("file tests are supported only as `try_files`".to_owned()),
+                    _ => Condition::File,
                 }
             }
             _ => Condition::Unknown("the condition has an unknown form".to_owned()),
@@ -507,6 +527,25 @@ impl<'a> Converter<'a> {
     }
 }
 
+/// Whether an expression matches every path.
+fn is_always(text: &str) -> bool {
+    matches!(
+        text,
+        "^" | "^/"
+            | "^/(.*)"
+            | "^/(.*)$"
+            | "^(.*)"
+            | "^(.*)$"
+            | "(.*)"
+            | "(.*)$"
+            | "^/?(.*)$"
+            | "^/.*$"
+            | "^.*$"
+            | "^.*"
+            | ".*"
+    )
+}
+
 /// The next step after a `rewrite`.
 enum Step {
     Next,
@@ -520,55 +559,3 @@ enum Step {
 
 /// An expression for values that are neither empty nor `0`.
 const TRUE: &str = "^(?:[^0]|0.)";
-
-/// The words of a condition without its parentheses.
-pub(super) fn words(directive: &Directive) -> Vec<String> {
-    let mut words = directive.args.clone();
-    if let Some(first) = words.first_mut() {
-        *first = first.strip_prefix('(').unwrap_or(first).to_owned();
-    }
-    if let Some(last) = words.last_mut() {
-        *last = last.strip_suffix(')').unwrap_or(last).to_owned();
-    }
-    // An empty word is a value in the middle, and no word at the ends.
-    if words.first().is_some_and(String::is_empty) {
-        words.remove(0);
-    }
-    if words.len() > 3 && words.last().is_some_and(String::is_empty) {
-        words.pop();
-    }
-    if words.len() == 2 && words[0].starts_with('$') && words[1].is_empty() {
-        words.pop();
-    }
-    words
-}
-
-/// A condition as an entry of a map.
-struct MapEntry {
-    pattern: String,
-    ignore_case: bool,
-    is_negated: bool,
-}
-
-/// Returns the variable of a simple condition and its entry, for variables that depend on it.
-fn as_map(condition: &Value, captures: Option<&Captures>) -> Option<(String, MapEntry)> {
-    let list = condition.as_array()?;
-    let entry = |pattern: String, ignore_case, is_negated| MapEntry { pattern, ignore_case, is_negated };
-    if let Some(Captures::Of { pattern, .. }) = captures.filter(|_| list[0] == "OR") {
-        let name = list.last()?[0].as_str()?;
-        return Some((name.to_owned(), entry(pattern.text.clone(), pattern.ignore_case, false)));
-    }
-    if list[0] == "OR" {
-        return Some((list[1][0].as_str()?.to_owned(), entry("^$".to_owned(), false, false)));
-    }
-    let name = list[0].as_str()?.to_owned();
-    let value = list.last()?.as_str()?;
-    match (list[1].as_str()?, list.len()) {
-        ("==", 3) => Some((name, entry(format!("^{}$", regex::escape(value)), false, false))),
-        ("~=", 3) => Some((name, entry(format!("^{}$", regex::escape(value)), false, true))),
-        ("~~", 3) => Some((name, entry(value.to_owned(), false, false))),
-        ("~*", 3) => Some((name, entry(value.to_owned(), true, false))),
-        ("!", 4) => Some((name, entry(value.to_owned(), list[2] == "~*", true))),
-        _ => None,
-    }
-}

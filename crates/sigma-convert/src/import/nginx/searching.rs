@@ -9,6 +9,7 @@ use super::super::decision::{Path, Target};
 use super::super::report::Verdict;
 use super::access::Guarded;
 use super::converter::Converter;
+use super::level::Level;
 use super::locations::{Entry, Kind};
 use super::pattern::{StaticMatch, known_match};
 use super::rewriting::Phase;
@@ -115,6 +116,7 @@ impl<'a> Converter<'a> {
         }
         let level = Rc::clone(&entry.level);
         if state.uri.is_none() && level.own("internal").is_some() {
+            self.accelerated(entry, &level);
             // Internal requests get the content, requests of clients 404.
             let mut hidden = inner.clone();
             hidden.is_internal = true;
@@ -125,6 +127,17 @@ impl<'a> Converter<'a> {
         }
         self.follow(&level, inner, Phase::Location);
         is_certain
+    }
+
+    /// An internal location that no line of the file leads to is for `X-Accel-Redirect`.
+    fn accelerated(&mut self, entry: &Entry<'a>, level: &Level<'a>) {
+        let (Kind::Exact(text) | Kind::Prefix(text)) = &entry.kind else { return };
+        let is_target = self.internal_paths.iter().any(|path| path.starts_with(text.as_str()));
+        if let Some(line) = level.own("internal").filter(|_| !is_target) {
+            let text =
+                "`X-Accel-Redirect` has no effect: clients get the response of the application instead.";
+            self.remark(line, Verdict::Differs, text);
+        }
     }
 
     /// Whether a rewritten path matches a location; a condition is added where that depends on the request.

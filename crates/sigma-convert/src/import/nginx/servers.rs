@@ -258,6 +258,7 @@ impl<'a> Converter<'a> {
             prefix: None,
             is_exact: false,
             files_of: None,
+            tried: None,
             is_internal: false,
             is_error: false,
         }

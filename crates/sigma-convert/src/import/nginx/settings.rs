@@ -124,6 +124,11 @@ impl<'a> Converter<'a> {
         if trusted.is_empty() {
             return;
         }
+        let mut inner = servers.iter().flat_map(|server| server.children());
+        if let Some(line) = inner.find(|child| child.name == "set_real_ip_from").filter(|_| servers.len() > 1)
+        {
+            self.remark(line, Verdict::Differs, "It applies to all servers.");
+        }
         self.setting("trusted_addresses", json!(trusted));
         let field = header.map_or("X-Real-IP", |directive| directive.arg(0));
         if field.eq_ignore_ascii_case("proxy_protocol") {

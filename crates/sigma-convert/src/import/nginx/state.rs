@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::super::decision::{Decision, Host, Path, Target};
 use super::super::source::SourceLine;
@@ -47,6 +47,16 @@ pub(super) struct Missing<'a> {
     /// The paths to try, in nginx's syntax.
     pub(super) tried: Vec<String>,
     pub(super) end: MissingEnd<'a>,
+}
+
+/// Files that `try_files` looks for before its named location.
+pub(super) struct Tried<'a> {
+    /// The configuration of static-files, with the upstream of the route as its fallback.
+    pub(super) files: Map<String, Value>,
+    /// The plugins that guard the location with `try_files`.
+    pub(super) guards: Map<String, Value>,
+    /// The line `try_files`.
+    pub(super) line: &'a Directive,
 }
 
 /// The end of [`Missing`].
@@ -93,6 +103,8 @@ pub(super) struct State<'a> {
     pub(super) is_exact: bool,
     /// The level whose files are served before the upstream gets the request: their responses have its fields.
     pub(super) files_of: Option<Rc<Level<'a>>>,
+    /// The files that are tried before this named location gets the request.
+    pub(super) tried: Option<Rc<Tried<'a>>>,
     /// Whether only internal requests come here.
     pub(super) is_internal: bool,
     /// Whether the response is the page of an error: fields for successes are omitted.
@@ -121,5 +133,14 @@ impl State<'_> {
             decision.fields.insert("internal".to_owned(), true.into());
         }
         decision
+    }
+
+    /// Adds the files that are tried first, with their guards, to a response of this state.
+    pub(super) fn after_files(&self, decision: &mut Decision) {
+        let Some(tried) = &self.tried else { return };
+        decision.plugins.insert("static-files".to_owned(), Value::Object(tried.files.clone()));
+        for (name, plugin) in &tried.guards {
+            decision.plugins.entry(name).or_insert_with(|| plugin.clone());
+        }
     }
 }

@@ -129,6 +129,7 @@ const DONE: &[&str] = &[
     "proxy_redirect",
     "proxy_responses",
     "proxy_send_timeout",
+    "proxy_set_body",
     "proxy_set_header",
     "proxy_ssl_certificate",
     "proxy_ssl_certificate_key",
@@ -429,13 +430,17 @@ impl Converter<'_> {
                 let text = "use `add_header` or the plugin response-rewrite";
                 self.remark(directive, Verdict::NotPossible, text);
             }
-            name if name.starts_with("mirror") => {
-                self.remark(
-                    directive,
-                    Verdict::NotPossible,
-                    "use the plugin proxy-mirror with the address of the copy",
-                );
+            // Bodies are copied with their requests.
+            "mirror_request_body" => {
+                let (verdict, text) = match directive.arg(0) {
+                    "off" => {
+                        (Verdict::Differs, "The copy has the body: set `max_req_body_size` of proxy-mirror.")
+                    }
+                    _ => (Verdict::Done, ""),
+                };
+                self.remark(directive, verdict, text);
             }
+            "mirror" => {}
             "server" | "sticky" | "queue" | "alias" => {}
             name if HANDLERS.contains(&name) => {}
             _ => self.remark(

@@ -71,7 +71,7 @@ fn guards_without_a_counterpart_close_their_routes() {
         "map $http_a $x { default 0; ~(?=b)b 1; }",
         "map $geoip_country_code $x { default 0; CN 1; }",
         "map $y $x { default 0; 1 1; } map $unknown $y { default 0; 1 1; }",
-        "geo $x { default 0; ranges; 10.0.0.0-10.0.0.9 1; }",
+        "geo $x { default 0; proxy 10.0.0.0/8; 10.0.0.1 1; }",
     ] {
         assert!(is_closed(http, "if ($x) { return 403; }"), "{http}");
         assert!(is_closed(http, "set $deny $x; if ($deny = 1) { return 403; }"), "{http}");

@@ -126,6 +126,8 @@ pub(super) struct Variables {
     pub(super) read_globally: Vec<String>,
     /// Names that some `set` writes.
     pub(super) written: Vec<String>,
+    /// Names of groups of the expressions of servers, locations, rewrites and conditions.
+    pub(super) groups: BTreeSet<String>,
     /// Names whose definition is not converted as a whole: a guard must not depend on them.
     pub(super) doubtful: BTreeSet<String>,
 }
@@ -296,7 +298,8 @@ fn variable(variables: &mut Variables, name: &str, state: &State<'_>, level: &Le
         }
         _ => {}
     }
-    if variables.written.iter().any(|written| written == name) && !variables.defined.contains_key(name) {
+    let is_elsewhere = variables.groups.contains(name) || variables.written.iter().any(|it| it == name);
+    if is_elsewhere && !variables.defined.contains_key(name) {
         // nginx: a variable that is set elsewhere is empty here.
         return Some(String::new());
     }

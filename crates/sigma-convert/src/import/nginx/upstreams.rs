@@ -227,6 +227,9 @@ impl<'a> Converter<'a> {
         if let Some(time) = level.text(&name("_timeout")).and_then(milliseconds).filter(|time| *time > 0) {
             upstream.insert("retry_timeout".to_owned(), seconds(time));
         }
+        if upstream.get("retries").is_some_and(|retries| *retries == 0) {
+            return;
+        }
         let Some(directive) = level.last(&name("")) else { return };
         if directive.args.iter().any(|arg| arg == "off") {
             upstream.insert("retries".to_owned(), 0.into());
@@ -244,6 +247,14 @@ impl<'a> Converter<'a> {
                     statuses.extend(other.strip_prefix("http_").and_then(|code| code.parse::<u16>().ok()))
                 }
             }
+        }
+        // Statuses that repeat a request count as failures of the node, but for two.
+        let failures: Vec<u16> =
+            statuses.iter().copied().filter(|status| !matches!(status, 403 | 404)).collect();
+        let unhealthy = upstream.get_mut("checks").map(|checks| &mut checks["passive"]["unhealthy"]);
+        if let (Some(unhealthy), false) = (unhealthy, failures.is_empty()) {
+            unhealthy["http_failures"] = unhealthy["tcp_failures"].clone();
+            unhealthy["http_statuses"] = json!(failures);
         }
         retry_on.dedup();
         if retry_on == ["connect-failure", "reset"] && statuses.is_empty() && methods.is_none() {

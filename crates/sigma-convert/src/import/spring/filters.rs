@@ -14,19 +14,38 @@ use super::values::{Outcome, status};
 /// Reads filters into the actions of a route.
 pub(super) struct Reader<'r, 's> {
     pub settings: &'r Settings<'s>,
-    /// The route's path variables.
-    pub variables: &'r [String],
+    /// The variables of the route's predicates.
+    pub variables: &'r [pattern::Named],
     /// Whether a route of the file serves a path.
     pub serves: &'r dyn Fn(&str) -> bool,
     pub actions: Actions,
 }
+
+/// Filters whose texts may name variables.
+const TEXTS: [&str; 7] = [
+    "addrequestheader",
+    "setrequestheader",
+    "addresponseheader",
+    "setresponseheader",
+    "addrequestparameter",
+    "prefixpath",
+    "setpath",
+];
 
 type Read = Result<Outcome, String>;
 
 impl Reader<'_, '_> {
     /// Adds a filter.
     pub(super) fn add(&mut self, it: &Definition) -> Outcome {
-        let outcome = self.read(it).unwrap_or_else(Outcome::Closed);
+        let mut outcome = self.read(it).unwrap_or_else(Outcome::Closed);
+        if matches!(outcome, Outcome::Done) && TEXTS.contains(&relaxed(&it.name).as_str()) {
+            let mut names = it.args.iter().flat_map(|(_, text)| pattern::unknown(text, self.variables));
+            if let Some(name) = names.next() {
+                outcome = Outcome::Differs(format!(
+                    "`{{{name}}}` is no variable of the route: it stays as it is, where Spring returns 500."
+                ));
+            }
+        }
         if let Outcome::Closed(reason) | Outcome::Guard(reason) = &outcome {
             self.actions.close(reason);
         }

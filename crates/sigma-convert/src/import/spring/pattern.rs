@@ -117,17 +117,38 @@ pub(super) fn group(name: &str) -> Result<String, String> {
     Ok(name)
 }
 
-/// Replaces `{name}` in a value by the path variable, if the route has it. Other dollar signs stay texts.
-pub(super) fn value(text: &str, variables: &[String]) -> String {
+/// A variable of a predicate, and the gateway's variable with its value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Named {
+    pub name: String,
+    pub variable: String,
+}
+
+impl Named {
+    /// A variable of the path.
+    pub(super) fn of_path(name: &str) -> Named {
+        Named { name: name.to_owned(), variable: format!("uri_param_{name}") }
+    }
+}
+
+/// Returns the names in braces of a text that no variable has.
+pub(super) fn unknown(text: &str, variables: &[Named]) -> Vec<String> {
+    let parts = text.split('{').skip(1).filter_map(|rest| rest.split_once('}'));
+    let names = parts.filter_map(|(name, _)| group(name).ok());
+    names.filter(|name| !variables.iter().any(|known| known.name == *name)).collect()
+}
+
+/// Replaces `{name}` in a value by the variable of a predicate, if the route has it. Other dollar signs stay texts.
+pub(super) fn value(text: &str, variables: &[Named]) -> String {
     let mut out = String::new();
     let mut rest = text;
     while let Some(char) = rest.chars().next() {
         if char == '{'
             && let Some(end) = rest.find('}')
             && let Ok(name) = group(&rest[1..end])
-            && variables.contains(&name)
+            && let Some(known) = variables.iter().rev().find(|known| known.name == name)
         {
-            out.push_str(&format!("${{uri_param_{name}}}"));
+            out.push_str(&format!("${{{}}}", known.variable));
             rest = &rest[end + 1..];
             continue;
         }
@@ -197,9 +218,14 @@ fn label_regex(label: &str, out: &mut String) -> Result<(), String> {
                 let end = closing(rest).ok_or("A brace of the pattern is not closed.")?;
                 let inner = &rest[..end];
                 rest = &rest[end + 1..];
-                match inner.split_once(':') {
-                    Some((_, regex)) => out.push_str(&format!("(?:{})", java(regex)?)),
-                    None => out.push_str("[^.]+"),
+                // Values may name the variable.
+                let (name, regex) = match inner.split_once(':') {
+                    Some((name, regex)) => (name, java(regex)?),
+                    None => (inner, "[^.]+".to_owned()),
+                };
+                match group(name) {
+                    Ok(name) => out.push_str(&format!("(?<{name}>{regex})")),
+                    Err(_) => out.push_str(&format!("(?:{regex})")),
                 }
             }
             other => out.push_str(&regex::escape(other.encode_utf8(&mut [0; 4]))),
@@ -298,7 +324,9 @@ mod tests {
 
     #[test]
     fn values_use_variables_of_the_path() {
-        assert_eq!(value("one-{seg}$1{other}", &["seg".to_owned()]), "one-${uri_param_seg}\\$1{other}");
+        let known = [Named::of_path("seg"), Named { name: "sub".to_owned(), variable: "var_s".to_owned() }];
+        assert_eq!(value("one-{seg}$1{other}{sub}", &known), "one-${uri_param_seg}\\$1{other}${var_s}");
+        assert_eq!(unknown("one-{seg}{other}", &known), ["other"]);
         assert_eq!(variables("/{a}/{b:[0-9]{2}}/{*rest}"), ["a", "b", "rest"]);
     }
 

@@ -1,5 +1,7 @@
 //! Predicates: the conditions of a route.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use super::super::decision::{Host, Path};
@@ -18,6 +20,8 @@ pub(super) struct Conditions {
     pub vars: Vec<Value>,
     /// Names of path variables.
     pub variables: Vec<String>,
+    /// Variables of the host with the patterns that set them.
+    pub host_variables: BTreeMap<String, Vec<Value>>,
     /// Group and weight.
     pub weight: Option<(String, u64)>,
     /// A method that routes cannot name: the route never matches here.
@@ -87,6 +91,9 @@ impl Conditions {
         }
         for pattern in &patterns {
             for host in pattern::host(pattern)? {
+                if let Host::Regex(regex) = &host {
+                    self.name_groups(regex);
+                }
                 if !hosts.contains(&host) {
                     hosts.push(host);
                 }
@@ -105,6 +112,16 @@ impl Conditions {
             "Sigma compares the host without its port; Spring compares both, so a request that names a port \
              matches here only.",
         ))
+    }
+
+    /// Remembers the groups of a host's expression.
+    fn name_groups(&mut self, regex: &str) {
+        let Ok(compiled) = regex::Regex::new(regex) else { return };
+        for (number, name) in compiled.capture_names().enumerate() {
+            let Some(name) = name else { continue };
+            let entry = json!({"match": regex, "ignore_case": true, "value": format!("${{{number}}}")});
+            self.host_variables.entry(name.to_owned()).or_default().push(entry);
+        }
     }
 
     fn method(&mut self, it: &Definition) -> Result<Outcome, String> {

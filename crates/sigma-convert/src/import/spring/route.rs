@@ -13,6 +13,7 @@ use super::actions::Actions;
 use super::definition::Definition;
 use super::filters;
 use super::model::Route;
+use super::pattern::Named;
 use super::predicates::{self, Conditions};
 use super::settings::{Settings, find_in};
 use super::target::{self, Timeouts, Uri};
@@ -150,7 +151,8 @@ impl<'t> Translation<'t, '_> {
         let uri = Uri::read(&route.uri);
         let uri_place = route.place;
         let mut decision = Decision::new(route.place, route.id.clone(), Target::Drop);
-        if let Some((group, _)) = &conditions.weight {
+        let share = conditions.weight.as_ref().filter(|(group, _)| !is_uniform(group, all));
+        if let (Some((group, _)), None) = (&conditions.weight, share) {
             let first = *groups.entry(group.clone()).or_insert(self.plan.decisions.len());
             if first != self.plan.decisions.len() {
                 return; // The first route of the group stands for all.
@@ -171,8 +173,8 @@ impl<'t> Translation<'t, '_> {
                 self.tell(uri_place, Verdict::NotPossible, "The URI has no target; the route returns 503.");
                 Target::Closed("no target".to_owned())
             }
-            (None, Ok(uri)) => match &conditions.weight {
-                Some((group, _)) => Target::Upstream(self.group(group, route, &actions, all)),
+            (None, Ok(uri)) => match conditions.weight.as_ref().filter(|_| share.is_none()) {
+                Some((group, _)) => Target::Upstream(self.group(group, &actions, all)),
                 None => Target::Upstream(self.upstream(uri, &actions, route)),
             },
         };
@@ -181,6 +183,9 @@ impl<'t> Translation<'t, '_> {
         decision.hosts = conditions.hosts.clone();
         decision.methods = conditions.methods.clone();
         decision.conditions = conditions.vars.clone();
+        if let Some((group, _)) = share {
+            decision.conditions.push(self.share(group, route, all));
+        }
         if !matches!(decision.target, Target::Closed(_)) {
             decision.fields.insert("enable_websocket".to_owned(), true.into());
             if let Some(cache) = actions.cache.take() {
@@ -212,9 +217,18 @@ impl<'t> Translation<'t, '_> {
             }
         }
         let serves = |path: &str| paths.iter().any(|pattern| serves(pattern, path));
+        let id = build::id(&route.id).replace(['-', '.'], "_");
+        let mut named: Vec<Named> = conditions.variables.iter().map(|name| Named::of_path(name)).collect();
+        let of_host = |name: &String| format!("host_{id}_{name}");
+        named.extend(
+            conditions
+                .host_variables
+                .keys()
+                .map(|name| Named { name: name.clone(), variable: format!("var_{}", of_host(name)) }),
+        );
         let mut reader = filters::Reader {
             settings: self.settings,
-            variables: &conditions.variables,
+            variables: &named,
             serves: &serves,
             actions: Actions::default(),
         };
@@ -223,6 +237,10 @@ impl<'t> Translation<'t, '_> {
             outcomes.push((it.place, reader.add(it)));
         }
         let mut actions = reader.actions;
+        for (name, entries) in &conditions.host_variables {
+            let map = json!({"map": "$host", "regex": entries, "default": ""});
+            actions.variables.insert(of_host(name), map);
+        }
         for (place, outcome) in outcomes {
             match outcome {
                 Outcome::Done => self.tell(place, Verdict::Done, ""),
@@ -242,7 +260,6 @@ impl<'t> Translation<'t, '_> {
             actions.response_code.insert(0, super::code::cors_response(&cors));
             actions.own_responses.push(super::code::PREFLIGHT.to_owned());
         }
-        let id = build::id(&route.id).replace(['-', '.'], "_");
         let mut plugins = actions.plugins(&id);
         for (name, fields) in &self.common.plugins {
             plugins.entry(name.clone()).or_insert_with(|| fields.clone());
@@ -297,35 +314,32 @@ impl<'t> Translation<'t, '_> {
         id
     }
 
+    /// The condition for the share of a route in its group, whose routes differ.
+    fn share(&mut self, group: &str, route: &Route<'t>, all: &[Route<'t>]) -> Value {
+        let weights: Vec<(&str, u64)> = all
+            .iter()
+            .filter_map(|other| Some((other.id.as_str(), weight_in(group, other)?)))
+            .filter(|(_, weight)| *weight > 0)
+            .collect();
+        let total: u64 = weights.iter().map(|(_, weight)| weight).sum::<u64>().max(1);
+        let last = weights.last().map_or("", |(id, _)| *id);
+        #[expect(clippy::cast_precision_loss, reason = "weights are small")]
+        let percent = |weight: u64| (weight as f64 * 10_000.0 / total as f64).round() / 100.0;
+        let shares: Vec<Value> = weights[..weights.len().saturating_sub(1)]
+            .iter()
+            .map(|(id, weight)| json!({"percent": percent(*weight), "value": id}))
+            .collect();
+        let name = format!("weight_{}", build::id(group).replace(['-', '.'], "_"));
+        let variables = self.plan.settings.entry("variables".to_owned()).or_insert_with(|| json!({}));
+        variables[&name] = json!({"map": "$request_id", "shares": shares, "default": last});
+        json!([format!("var_{name}"), "==", route.id])
+    }
+
     /// The upstream of a group of weighted routes.
-    fn group(&mut self, group: &str, first: &Route<'t>, actions: &Actions, all: &[Route<'t>]) -> String {
-        let same = |route: &Route<'_>| {
-            let texts = |list: &[Definition]| -> Vec<String> {
-                list.iter()
-                    .filter(|it| !it.name.eq_ignore_ascii_case("weight"))
-                    .map(|it| format!("{} {:?}", it.name, it.args))
-                    .collect()
-            };
-            texts(&route.predicates) == texts(&first.predicates)
-                && texts(&route.filters) == texts(&first.filters)
-        };
+    fn group(&mut self, group: &str, actions: &Actions, all: &[Route<'t>]) -> String {
         let mut members = Vec::new();
         for route in all {
-            let weight = route
-                .predicates
-                .iter()
-                .find(|it| it.name.eq_ignore_ascii_case("weight") && it.one("group") == Some(group));
-            let Some(weight) =
-                weight.and_then(|it| it.one("weight")).and_then(|text| text.parse::<u64>().ok())
-            else {
-                continue;
-            };
-            if !same(route) {
-                let text = "Routes of a group share traffic only if their other predicates and filters are equal: \
-                            this route serves no requests.";
-                self.tell(route.place, Verdict::NotPossible, text);
-                continue;
-            }
+            let Some(weight) = weight_in(group, route) else { continue };
             if let Ok(uri) = Uri::read(&route.uri) {
                 let id = self.upstream(&uri, actions, route);
                 self.tell(route.place, Verdict::Done, "");
@@ -334,6 +348,26 @@ impl<'t> Translation<'t, '_> {
         }
         self.upstream_id(&build::id(&format!("group-{group}")), json!({"members": members}))
     }
+}
+
+/// The weight of a route in a group.
+fn weight_in(group: &str, route: &Route<'_>) -> Option<u64> {
+    let is_weight =
+        |it: &&Definition| it.name.eq_ignore_ascii_case("weight") && it.one("group") == Some(group);
+    route.predicates.iter().find(is_weight)?.one("weight")?.trim().parse().ok()
+}
+
+/// Whether the routes of a group differ in their targets and weights alone.
+fn is_uniform(group: &str, all: &[Route<'_>]) -> bool {
+    let texts = |list: &[Definition]| -> Vec<String> {
+        let others = list.iter().filter(|it| !it.name.eq_ignore_ascii_case("weight"));
+        others.map(|it| format!("{} {:?}", it.name, it.args)).collect()
+    };
+    let mut routes = all.iter().filter(|route| weight_in(group, route).is_some());
+    let Some(first) = routes.next() else { return true };
+    routes.all(|route| {
+        texts(&route.predicates) == texts(&first.predicates) && texts(&route.filters) == texts(&first.filters)
+    })
 }
 
 /// Whether a pattern of a route serves a path.

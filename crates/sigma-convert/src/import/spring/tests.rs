@@ -180,3 +180,42 @@ fn the_example_of_the_page() {
     assert_eq!(import.document["routes"][0]["id"], "orders");
     assert_eq!(import.document["routes"][1].get("upstream_id"), None);
 }
+
+#[test]
+fn values_name_variables_of_the_host() {
+    let yaml = "
+spring.cloud.gateway.routes:
+  - id: tenant-1
+    uri: http://127.0.0.1:9000
+    predicates: [ \"Host={sub}.shop.test,{sub}.shop.org\", \"Path=/t/{id}\" ]
+    filters: [ \"AddRequestHeader=X-Tenant, {sub}-{id}\", \"AddRequestHeader=X-Other, {none}\" ]
+";
+    let import = converted("application.yml", yaml);
+    let route = route(&import.document, "tenant-1");
+    let add = &route["plugins"]["proxy-rewrite"]["headers"]["add"];
+    assert_eq!(add["X-Tenant"], "${var_host_tenant_1_sub}-${uri_param_id}");
+    let map = &import.document["variables"]["host_tenant_1_sub"];
+    assert_eq!(map["map"], "$host");
+    assert_eq!(map["regex"][1]["match"], "^(?<sub>[^.]+)\\.shop\\.org$");
+    let differs = import.report.remarks.iter().filter(|remark| remark.verdict == Verdict::Differs);
+    assert!(
+        differs.into_iter().any(|remark| remark.text.contains("`{none}`")),
+        "{:?}",
+        import.report.remarks
+    );
+}
+
+#[test]
+fn weighted_routes_with_own_filters_have_own_routes() {
+    let yaml = "
+spring.cloud.gateway.routes:
+  - { id: a, uri: \"http://127.0.0.1:9001\", predicates: [ \"Path=/w\", \"Weight=g, 9\" ], filters: [ \"AddResponseHeader=X-V, 1\" ] }
+  - { id: b, uri: \"http://127.0.0.1:9002\", predicates: [ \"Path=/w\", \"Weight=g, 1\" ] }
+";
+    let import = converted("application.yml", yaml);
+    let shares = &import.document["variables"]["weight_g"];
+    assert_eq!(shares["shares"], json!([{"percent": 90.0, "value": "a"}]));
+    assert_eq!(shares["default"], "b");
+    assert_eq!(route(&import.document, "a")["vars"], json!([["var_weight_g", "==", "a"]]));
+    assert_eq!(route(&import.document, "b")["vars"], json!([["var_weight_g", "==", "b"]]));
+}
