@@ -53,7 +53,19 @@ pub(super) fn join(branches: Vec<Finished>, remarks: &mut Remarks) -> Vec<Decisi
         };
         for other in branches[at + 1..].iter().filter(|other| other.after == Some(tested.line)) {
             match joined(branch, other, tested.is_there) {
-                Ok(decision) => out.push(decision),
+                Ok(decision) => {
+                    let (there, missing) = match tested.is_there {
+                        true => (&branch.decision, &other.decision),
+                        false => (&other.decision, &branch.decision),
+                    };
+                    if matches!(decision.target, Target::Upstream(_))
+                        && own_fields(there) != own_fields(missing)
+                    {
+                        let text = "Files get the response fields of the requests without a file.";
+                        remarks.differs(branch.decision.place, text);
+                    }
+                    out.push(decision);
+                }
                 Err(reason) => {
                     remarks.closed(branch.decision.place, format!("{reason} The route is closed."));
                     let mut decision = both(&branch.decision, &other.decision, &other.decision);
@@ -64,6 +76,19 @@ pub(super) fn join(branches: Vec<Finished>, remarks: &mut Remarks) -> Vec<Decisi
         }
     }
     out
+}
+
+/// The response fields of a decision that its lines set: the date of files is not one of them.
+fn own_fields(decision: &Decision) -> Value {
+    let mut headers =
+        decision.plugins.get("response-rewrite").map_or(Value::Null, |it| it["headers"].clone());
+    if let Some(set) = headers.get_mut("set").and_then(Value::as_object_mut) {
+        set.remove("Last-Modified");
+        if set.is_empty() {
+            headers = Value::Null;
+        }
+    }
+    headers
 }
 
 /// One decision for the requests of both branches.

@@ -266,7 +266,7 @@ impl<'a> Converter<'a> {
                     set.insert("X-Forwarded-For".to_owned(), "".into());
                 }
                 "connection" | "content-length" | "transfer-encoding" | "te" | "keep-alive" => {}
-                _ => self.request_field(directive, value, level, &mut set),
+                _ => self.request_field(directive, value, level, state, &mut set),
             }
         }
         if !has_host {
@@ -285,12 +285,17 @@ impl<'a> Converter<'a> {
         directive: &Directive,
         value: String,
         level: &Level<'a>,
+        state: &State<'a>,
         set: &mut Map<String, Value>,
     ) {
         // A value of the service of authorization is set after its call, which gets the client's own.
-        let is_answer =
-            directive.arg(1).strip_prefix('$').is_some_and(|name| self.variables.answers.contains_key(name));
-        if is_answer && level.last("auth_request").is_some_and(|service| service.arg(0) != "off") {
+        let answer =
+            directive.arg(1).strip_prefix('$').filter(|name| self.variables.answers.contains_key(*name));
+        let is_answer = answer.is_some();
+        // Requests that need no service have an empty value: the client's own never passes.
+        let is_exempt = answer.is_some_and(|name| state.sets.contains_key(name));
+        let is_called = level.last("auth_request").is_some_and(|service| service.arg(0) != "off");
+        if is_answer && is_called && !is_exempt {
             return;
         }
         let value = if is_answer { String::new() } else { value };
