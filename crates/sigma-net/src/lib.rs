@@ -14,6 +14,7 @@ pub mod latest;
 pub mod limits;
 pub mod listen;
 pub mod memory;
+mod pages;
 pub mod quic;
 pub mod sampling;
 pub mod sandbox;
@@ -22,6 +23,7 @@ pub mod shared_file;
 pub mod signals;
 #[cfg(feature = "simulation")]
 pub mod simulation;
+mod socket_options;
 pub mod sockets;
 pub mod splice;
 pub mod stream;

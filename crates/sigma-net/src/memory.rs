@@ -75,21 +75,20 @@ pub fn give_back() {
     unsafe { libmimalloc_sys::mi_collect(true) }
 }
 
+/// The largest statistics in bytes; they had some 10 KiB.
+const MOST_FIGURES: usize = 256 << 10;
+
 /// Returns the allocator's statistics as JSON: allocated, mapped and used bytes now and at peak, by kinds of pages
 /// and sizes of blocks. None without statistics. In a program with another allocator they do not cover its memory.
 #[expect(unsafe_code)]
 pub fn allocator_figures() -> Option<String> {
-    // SAFETY: with size 0 and no buffer it allocates its own text, which ends with a zero byte and has no other
-    // owner.
-    let text = unsafe { libmimalloc_sys::mi_stats_get_json(0, ptr::null_mut()) };
-    if text.is_null() {
+    let mut text = vec![0_u8; MOST_FIGURES];
+    // SAFETY: it writes at most as many bytes as the buffer has, and keeps no pointer to it.
+    let written = unsafe { libmimalloc_sys::mi_stats_get_json(text.len(), text.as_mut_ptr().cast()) };
+    if written.is_null() {
         return None;
     }
-    // SAFETY: the text is not null, ends with a zero byte, and is not written.
-    let figures = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
-    // SAFETY: it was made by this allocator and is not used after this.
-    unsafe { libmimalloc_sys::mi_free(text.cast()) };
-    Some(figures)
+    Some(CStr::from_bytes_until_nul(&text).ok()?.to_string_lossy().into_owned())
 }
 
 /// Removes the program's code and constants from this process's memory; needed pages come back from the page cache, a

@@ -7,11 +7,12 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::AsFd;
 use std::os::fd::FromRawFd;
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use crate::pages::Pages;
 
 /// The largest part of a stack in a sample in bytes, from its top. Deeper frames are missing.
 const STACK_BYTES: u32 = 16 * 1024;
@@ -242,7 +243,7 @@ struct Ring {
     /// The event; it ends with its descriptor.
     _event: File,
     /// The page with the positions, and the ring after it.
-    start: NonNull<u8>,
+    pages: Pages,
     page: usize,
 }
 
@@ -284,15 +285,11 @@ impl Ring {
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         let page =
             usize::try_from(page).ok().filter(|page| *page >= 4096).ok_or(io::ErrorKind::Unsupported)?;
-        let rights = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address chosen by the kernel: it touches no memory in use.
-        let start = unsafe { mmap(ptr::null_mut(), page + RING_BYTES, rights, MapFlags::SHARED, &event, 0) };
-        let start = start.map_err(|error| {
+        let pages = Pages::shared(event.as_fd(), page + RING_BYTES).map_err(|error| {
             let reason = format!("a ring of {RING_BYTES} bytes of locked memory for each thread: {error}");
             io::Error::new(io::ErrorKind::OutOfMemory, reason)
         })?;
-        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Ring { _event: event, start, page })
+        Ok(Ring { _event: event, pages, page })
     }
 
     /// Returns a number in the first page: the position of the kernel (`data_head`) or of the reader (`data_tail`).
@@ -301,7 +298,7 @@ impl Ring {
         assert!(offset.is_multiple_of(8) && offset + 8 <= self.page);
         // SAFETY: the eight bytes are within the mapping's first page, as just checked, and aligned like it; they
         // live as long as `self`. The kernel reads and writes them atomically, too.
-        unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(offset).cast()) }
+        unsafe { AtomicU64::from_ptr(self.pages.start().as_ptr().add(offset).cast()) }
     }
 
     /// Moves the content of the ring to the end of `to`.
@@ -329,21 +326,9 @@ impl Ring {
         // has moved. The room after the vector's end was just reserved, does not overlap the mapping, and is written
         // before the length is set.
         unsafe {
-            let source = self.start.as_ptr().add(self.page + from);
+            let source = self.pages.start().as_ptr().add(self.page + from);
             ptr::copy_nonoverlapping(source, to.as_mut_ptr().add(to.len()), length);
             to.set_len(to.len() + length);
-        }
-    }
-}
-
-impl Drop for Ring {
-    #[expect(unsafe_code)]
-    fn drop(&mut self) {
-        // SAFETY: the mapping belongs to this value, and no reference to it is left: `place` and `copy` return
-        // nothing that outlives a borrow.
-        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.page + RING_BYTES) };
-        if let Err(error) = unmapped {
-            tracing::debug!(%error, "a ring of samples stays mapped");
         }
     }
 }

@@ -1,23 +1,21 @@
 //! Memory for keys: in separate pages, which are not in core dumps, and wiped on drop.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, handle_alloc_error};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::ptr::NonNull;
 use std::slice;
 
 use rustix::mm::{Advice, madvise};
 use zeroize::Zeroize;
 
-/// The largest page of the supported machines; smaller ones divide it.
-const PAGE: usize = if cfg!(target_arch = "x86_64") { 4_096 } else { 65_536 };
+use crate::pages::Pages;
 
 /// Secret bytes. They take at least a page: for the few keys that a process holds for its whole life.
 ///
 /// Copies in libraries are separate: rustls and aws-lc hold private keys in the ordinary heap and wipe them on drop.
 /// Dumps do not have them because the whole process is not dumpable.
 pub struct SecretBytes {
-    start: NonNull<u8>,
+    pages: Pages,
     length: usize,
 }
 
@@ -29,25 +27,18 @@ unsafe impl Send for SecretBytes {}
 #[expect(unsafe_code)]
 unsafe impl Sync for SecretBytes {}
 
-fn layout(length: usize) -> Layout {
-    let size = length.max(1).div_ceil(PAGE) * PAGE;
-    // The size fits: a slice of that length exists or will exist, and keys are short.
-    Layout::from_size_align(size, PAGE).unwrap_or(Layout::new::<[u8; PAGE]>())
-}
-
 impl SecretBytes {
     /// Returns zeroed bytes.
     #[expect(unsafe_code)]
     pub fn zeroed(length: usize) -> SecretBytes {
-        assert!(length <= isize::MAX as usize - PAGE, "no key is that long");
-        let layout = layout(length);
-        // SAFETY: the size is not zero.
-        let start =
-            NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
-        // SAFETY: whole pages of this allocation; dumps leave them out, and nothing else changes. A system without
-        // this advice dumps them.
-        let _ = unsafe { madvise(start.as_ptr().cast(), layout.size(), Advice::LinuxDontDump) };
-        SecretBytes { start, length }
+        let Ok(pages) = Pages::private(length.max(1)) else {
+            // As for any other memory of the process.
+            handle_alloc_error(Layout::array::<u8>(length).unwrap_or(Layout::new::<u8>()))
+        };
+        // SAFETY: pages of this mapping; dumps leave them out, and nothing else changes. A system without this advice
+        // dumps them.
+        let _ = unsafe { madvise(pages.start().as_ptr().cast(), pages.bytes(), Advice::LinuxDontDump) };
+        SecretBytes { pages, length }
     }
 }
 
@@ -70,8 +61,8 @@ impl Deref for SecretBytes {
 
     #[expect(unsafe_code)]
     fn deref(&self) -> &[u8] {
-        // SAFETY: this number of bytes is allocated and initialized, and borrowed as long as the slice.
-        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.length) }
+        // SAFETY: this number of bytes is mapped, zeroed at first, and borrowed as long as the slice.
+        unsafe { slice::from_raw_parts(self.pages.start().as_ptr(), self.length) }
     }
 }
 
@@ -79,19 +70,13 @@ impl DerefMut for SecretBytes {
     #[expect(unsafe_code)]
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above; the borrow is exclusive.
-        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
+        unsafe { slice::from_raw_parts_mut(self.pages.start().as_ptr(), self.length) }
     }
 }
 
 impl Drop for SecretBytes {
-    #[expect(unsafe_code)]
     fn drop(&mut self) {
         self.zeroize();
-        let layout = layout(self.length);
-        // SAFETY: whole pages of this allocation, which must go back to the allocator in their original state.
-        let _ = unsafe { madvise(self.start.as_ptr().cast(), layout.size(), Advice::LinuxDoDump) };
-        // SAFETY: allocated with this layout, and not used any more.
-        unsafe { dealloc(self.start.as_ptr(), layout) };
     }
 }
 
@@ -140,7 +125,7 @@ mod tests {
         assert!(!flags_at(ordinary.as_ptr().addr()).split_whitespace().any(|flag| flag == "dd"));
         assert_ne!(address, 0);
         assert!(SecretBytes::zeroed(0).is_empty());
-        let long = SecretBytes::from(&vec![7; 3 * PAGE + 1][..]);
-        assert!(long.len() == 3 * PAGE + 1 && long.iter().all(|byte| *byte == 7));
+        let long = SecretBytes::from(&vec![7; 3 * 4096 + 1][..]);
+        assert!(long.len() == 3 * 4096 + 1 && long.iter().all(|byte| *byte == 7));
     }
 }

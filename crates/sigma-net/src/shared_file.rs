@@ -6,11 +6,11 @@
 use std::io;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::pages::Pages;
 
 /// The limit of files of the process, each of which takes a descriptor and a mapping. Without one, the owner of bytes
 /// keeps them in ordinary memory.
@@ -39,8 +39,7 @@ impl Drop for Permit {
 #[derive(Debug)]
 pub struct SharedFile {
     file: OwnedFd,
-    start: NonNull<u8>,
-    len: NonZeroUsize,
+    pages: Pages,
     _permit: Permit,
 }
 
@@ -52,7 +51,6 @@ impl SharedFile {
         SharedFile::written(parts, permit).ok()
     }
 
-    #[expect(unsafe_code)]
     fn written<'p>(parts: impl Iterator<Item = &'p [u8]>, permit: Permit) -> io::Result<SharedFile> {
         let file = memfd_create("sigma-body", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         crate::limits::leave_reserve(&file)?;
@@ -71,10 +69,8 @@ impl SharedFile {
         }
         let len = NonZeroUsize::new(len).ok_or(io::ErrorKind::InvalidInput)?;
         fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        // SAFETY: a new mapping at an address chosen by the kernel: it touches no memory in use.
-        let start = unsafe { mmap(ptr::null_mut(), len.get(), ProtFlags::READ, MapFlags::SHARED, &file, 0) }?;
-        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(SharedFile { file, start, len, _permit: permit })
+        let pages = Pages::of_file(file.as_fd(), len.get())?;
+        Ok(SharedFile { file, pages, _permit: permit })
     }
 
     /// Returns the file, whose offset means nothing.
@@ -86,18 +82,9 @@ impl SharedFile {
 impl AsRef<[u8]> for SharedFile {
     #[expect(unsafe_code)]
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: the mapping has `len` bytes and lives as long as `self`. The seals keep everybody, this process
+        // SAFETY: the mapping has this number of bytes and lives as long as `self`. The seals keep everybody, this process
         // included, from changing the bytes and from cutting the file.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len.get()) }
-    }
-}
-
-impl Drop for SharedFile {
-    #[expect(unsafe_code)]
-    fn drop(&mut self) {
-        // SAFETY: `self` has made the mapping, and all slices of it have ended with their borrow of `self`.
-        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len.get()) };
-        debug_assert!(unmapped.is_ok(), "a mapping of its own");
+        unsafe { std::slice::from_raw_parts(self.pages.start().as_ptr(), self.pages.bytes()) }
     }
 }
 

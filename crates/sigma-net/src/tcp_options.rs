@@ -6,6 +6,11 @@ use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
 
+use crate::socket_options::NumberOption;
+
+const FAST_OPEN: NumberOption = NumberOption { level: libc::IPPROTO_TCP, name: libc::TCP_FASTOPEN };
+const DEFER_ACCEPT: NumberOption = NumberOption { level: libc::IPPROTO_TCP, name: libc::TCP_DEFER_ACCEPT };
+
 /// The options of a listener's sockets. An unset option keeps the socket's own value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TcpOptions {
@@ -37,11 +42,11 @@ impl TcpOptions {
             options.set_tcp_keepalive(&keepalive).map_err(named("SO_KEEPALIVE"))?;
         }
         if let Some(queue) = self.fast_open {
-            kernel::set(socket, libc::TCP_FASTOPEN, queue).map_err(named("TCP_FASTOPEN"))?;
+            FAST_OPEN.set(socket, queue).map_err(named("TCP_FASTOPEN"))?;
         }
         if let Some(time) = self.defer_accept {
             let seconds = u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
-            kernel::set(socket, libc::TCP_DEFER_ACCEPT, seconds).map_err(named("TCP_DEFER_ACCEPT"))?;
+            DEFER_ACCEPT.set(socket, seconds).map_err(named("TCP_DEFER_ACCEPT"))?;
         }
         if self.user_timeout.is_some() {
             options.set_tcp_user_timeout(self.user_timeout).map_err(named("TCP_USER_TIMEOUT"))?;
@@ -68,27 +73,6 @@ impl TcpOptions {
             keepalive = keepalive.with_retries(probes);
         }
         Some(keepalive)
-    }
-}
-
-/// The options that no library has.
-mod kernel {
-    use std::io;
-    use std::os::fd::{AsFd, AsRawFd};
-    use std::ptr;
-
-    use libc::{c_int, socklen_t};
-
-    /// Sets a number at the level of TCP.
-    #[expect(unsafe_code)]
-    pub(super) fn set(socket: &impl AsFd, option: c_int, value: u32) -> io::Result<()> {
-        let value = c_int::try_from(value).unwrap_or(c_int::MAX);
-        let (fd, len) = (socket.as_fd().as_raw_fd(), size_of::<c_int>() as socklen_t);
-        // SAFETY: the value is an int, as these options require, and lives until after the call.
-        match unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, option, ptr::from_ref(&value).cast(), len) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
     }
 }
 

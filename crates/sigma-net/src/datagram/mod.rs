@@ -4,6 +4,7 @@
 //! copied where they are kept. Sockets are the same on workers with epoll and io_uring: readiness comes from epoll,
 //! which costs a system call for a batch, not for each datagram.
 
+mod control;
 mod kernel;
 
 use std::cell::RefCell;

@@ -1,13 +1,13 @@
 //! Buffers that the kernel fills with received bytes, for all connections.
 
 use std::io;
-use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use io_uring::types::BufRingEntry;
 
 use super::Sizes;
 use super::kernel::Kernel;
+use crate::pages::Pages;
 
 /// No buffer: there are at most 2^15.
 const NONE: u16 = u16::MAX;
@@ -42,37 +42,6 @@ struct Piece {
     next: u16,
 }
 
-/// Private pages of the process, zeroed, and resident after the first access.
-#[derive(Debug)]
-struct Pages {
-    start: NonNull<u8>,
-    bytes: usize,
-}
-
-impl Pages {
-    #[expect(unsafe_code)]
-    fn new(bytes: usize) -> io::Result<Pages> {
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at an address chosen by the kernel touches no memory in use.
-        let start = unsafe {
-            libc::mmap(ptr::null_mut(), bytes, access, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
-        };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Pages { start, bytes })
-    }
-}
-
-impl Drop for Pages {
-    #[expect(unsafe_code)]
-    fn drop(&mut self) {
-        // SAFETY: `new` has made this mapping, and it is not used after the drop. It cannot fail for such a mapping.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
-    }
-}
-
 /// The group: each buffer belongs either to the kernel, in the ring, or to a connection.
 pub(super) struct Buffers {
     ring: Pages,
@@ -90,10 +59,10 @@ impl Buffers {
     #[expect(unsafe_code)]
     pub(super) fn new(kernel: &Kernel, sizes: Sizes) -> io::Result<Buffers> {
         let count = usize::from(sizes.buffers);
-        let ring = Pages::new(count * size_of::<BufRingEntry>())?;
-        let memory = Pages::new(count * sizes.buffer_bytes as usize)?;
+        let ring = Pages::private(count * size_of::<BufRingEntry>())?;
+        let memory = Pages::private(count * sizes.buffer_bytes as usize)?;
         // SAFETY: `Ring` drops the buffers only after the kernel has finished, and leaks them otherwise.
-        unsafe { kernel.register_buffers(ring.start.as_ptr() as u64, sizes.buffers) }?;
+        unsafe { kernel.register_buffers(ring.start().as_ptr() as u64, sizes.buffers) }?;
         let pieces = vec![Piece { start: 0, end: 0, next: NONE }; count];
         let mut buffers = Buffers { ring, memory, pieces, size: sizes.buffer_bytes, tail: 0 };
         (0..sizes.buffers).for_each(|buffer| buffers.give_back(buffer));
@@ -161,7 +130,7 @@ impl Buffers {
         // buffer is added there when the connection gives it back.
         unsafe {
             std::slice::from_raw_parts(
-                self.memory.start.as_ptr().add(start),
+                self.memory.start().as_ptr().add(start),
                 (piece.end - piece.start) as usize,
             )
         }
@@ -172,13 +141,13 @@ impl Buffers {
     pub(super) fn give_back(&mut self, buffer: u16) {
         // The number of buffers is a power of two.
         let mask = self.pieces.len() - 1;
-        let entries: *mut BufRingEntry = self.ring.start.as_ptr().cast();
+        let entries: *mut BufRingEntry = self.ring.start().as_ptr().cast();
         // SAFETY: the index is within the ring, and the kernel reads no entry at or after the tail. The address
         // belongs to a whole buffer. The tail is in the first entry, in two bytes that the setters do not change; it
         // is stored last.
         unsafe {
             let entry = &mut *entries.add(usize::from(self.tail) & mask);
-            entry.set_addr(self.memory.start.as_ptr().add(usize::from(buffer) * self.size as usize) as u64);
+            entry.set_addr(self.memory.start().as_ptr().add(usize::from(buffer) * self.size as usize) as u64);
             entry.set_len(self.size);
             entry.set_bid(buffer);
             self.tail = self.tail.wrapping_add(1);

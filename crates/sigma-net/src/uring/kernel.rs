@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
 
 use io_uring::register::Restriction;
 use io_uring::types::{CancelBuilder, Fd, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
+use rustix::event::{EventfdFlags, eventfd};
 
 use super::Sizes;
 
@@ -115,7 +116,6 @@ impl Kernel {
     ///
     /// # Errors
     /// Returns the error of the operating system, for example of a kernel before 6.1, or of one that forbids it.
-    #[expect(unsafe_code)]
     pub(super) fn new(sizes: Sizes) -> io::Result<Kernel> {
         let mut builder = IoUring::builder();
         builder
@@ -134,13 +134,7 @@ impl Kernel {
             ring.submitter().register_restrictions(&mut restrictions())?;
             ring.submitter().register_enable_rings()?;
         }
-        // SAFETY: it takes no pointers; the result is checked.
-        let alarm = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
-        if alarm < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: it has just been opened, and has no other owner.
-        let alarm = unsafe { OwnedFd::from_raw_fd(alarm) };
+        let alarm = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         ring.submitter().register_eventfd(alarm.as_raw_fd())?;
         Ok(Kernel { ring, alarm, backlog: VecDeque::new(), in_kernel: 0 })
     }
