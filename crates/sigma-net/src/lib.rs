@@ -2,6 +2,7 @@
 //!
 //! All data of a worker on the request path live on its own thread; see [`worker`].
 
+#[cfg(feature = "profiles")]
 pub mod allocations;
 pub mod allocator;
 pub mod answers;
@@ -16,6 +17,7 @@ pub mod listen;
 pub mod memory;
 mod pages;
 pub mod quic;
+#[cfg(feature = "profiles")]
 pub mod sampling;
 pub mod sandbox;
 pub mod secret;

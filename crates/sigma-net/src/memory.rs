@@ -91,6 +91,25 @@ pub fn allocator_figures() -> Option<String> {
     Some(CStr::from_bytes_until_nul(&text).ok()?.to_string_lossy().into_owned())
 }
 
+/// The allocator of the program. With the feature `profiles` its allocations can be sampled.
+#[cfg(feature = "profiles")]
+pub type Allocator<A> = crate::allocations::Sampled<A>;
+/// The allocator of the program.
+#[cfg(not(feature = "profiles"))]
+pub type Allocator<A> = A;
+
+/// Returns the allocator for `#[global_allocator]`; `inner` does all the work.
+#[cfg(feature = "profiles")]
+pub const fn allocator<A>(inner: A) -> Allocator<A> {
+    crate::allocations::Sampled::new(inner)
+}
+
+/// Returns the allocator for `#[global_allocator]`: `inner` itself.
+#[cfg(not(feature = "profiles"))]
+pub const fn allocator<A>(inner: A) -> Allocator<A> {
+    inner
+}
+
 /// Removes the program's code and constants from this process's memory; needed pages come back from the page cache, a
 /// few at a time. Returns the number of bytes that were mapped.
 ///

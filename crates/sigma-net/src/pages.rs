@@ -32,6 +32,7 @@ impl Pages {
     ///
     /// # Errors
     /// Returns the error of the operating system.
+    #[cfg(feature = "profiles")]
     pub(crate) fn shared(file: BorrowedFd<'_>, bytes: usize) -> io::Result<Pages> {
         Pages::map(bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file.as_raw_fd())
     }

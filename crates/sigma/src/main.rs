@@ -23,13 +23,13 @@ mod roster;
 use std::process::ExitCode;
 
 use clap::Parser;
-use sigma_net::allocations::Sampled;
 use sigma_net::allocator::Mimalloc;
+use sigma_net::memory::{self, Allocator};
 
 /// One allocation or two remain per request; a fast allocator keeps them out of profiles of the CPU. Profiles
-/// of the heap show them.
+/// of the heap show them, if the build has the feature `profiles`.
 #[global_allocator]
-static ALLOCATOR: Sampled<Mimalloc> = Sampled::new(Mimalloc);
+static ALLOCATOR: Allocator<Mimalloc> = memory::allocator(Mimalloc);
 
 fn main() -> ExitCode {
     let args = args::normalised(std::env::args_os(), std::path::Path::new("sigma.json").exists());

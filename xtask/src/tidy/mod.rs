@@ -16,6 +16,7 @@ mod size;
 mod source;
 mod style;
 mod tuples;
+mod unsafe_blocks;
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -97,6 +98,7 @@ fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
     findings.extend(duplicates::check(&repository)?);
     findings.extend(size::check(&repository.sources));
     findings.extend(tuples::check(&repository.sources));
+    findings.extend(unsafe_blocks::check(&repository.sources));
     for source in &repository.sources {
         findings.extend(style::check(source));
     }

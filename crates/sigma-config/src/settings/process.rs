@@ -66,7 +66,8 @@ pub struct Process {
     #[schemars(length(max = 64))]
     pub sandbox_write: Vec<PathBuf>,
     /// Allow callers of the Control API to take CPU and memory profiles of this process (`/v1/profile/…`). A profile
-    /// reveals traffic as far as function names do, and takes CPU and memory while it runs.
+    /// reveals traffic as far as function names do, and takes CPU and memory while it runs. Only builds with the feature
+    /// `profiles` take profiles; others show the allocator's figures.
     pub profiling: bool,
 }
 

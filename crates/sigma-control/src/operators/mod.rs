@@ -15,10 +15,13 @@ pub(crate) mod live;
 mod measures;
 pub(crate) mod members;
 pub(crate) mod niubix;
+#[cfg(not(feature = "profiles"))]
+mod no_profiles;
 mod node_states;
 mod nodes;
 mod orders;
 pub(crate) mod pages;
+#[cfg(feature = "profiles")]
 mod profile;
 mod questions;
 mod registries;
@@ -48,6 +51,8 @@ use self::entrances::Entrances;
 use self::explain::Explainer;
 use self::history::HistoryReader;
 use self::identity::Identity;
+#[cfg(not(feature = "profiles"))]
+use self::no_profiles as profile;
 use self::running::Running;
 use self::tap::Tapping;
 use crate::serving::plugins::Plugins;
@@ -158,6 +163,9 @@ pub(crate) async fn serve(
         state.explainer = Some(explainer);
         state.tapping = Some(tapping);
         state.profiling = settings.process.profiling.then(Arc::default);
+        if state.profiling.is_some() && !cfg!(feature = "profiles") {
+            tracing::warn!("process.profiling: {}", control_api::NOT_BUILT);
+        }
         let router = audited(caller::guarded(control_api::router(state), &trusted), audit);
         listen(control.address, router, &limits, entrances).await?;
     }

@@ -229,6 +229,8 @@ const ROOT: &str = "not found; the Control API has /v1/routes, /v1/nodes, /v1/re
 /// The message where no certificates are ordered.
 pub(crate) const NO_ORDERS: &str = "this gateway orders no certificates: set `acme`";
 
+pub(crate) use profiles::NOT_BUILT;
+
 type Control = State<Arc<ControlState>>;
 
 fn answer(status: StatusCode, body: &Value) -> Response {

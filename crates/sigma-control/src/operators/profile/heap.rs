@@ -1,13 +1,11 @@
-//! Allocations by call stack, the memory that stays in use, and the figures of the allocator.
+//! Allocations by call stack, and the memory that stays in use.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
-use serde_json::{Value, json};
 use sigma_net::allocations::{Allocations, Amount, DISTANCES, Sampler};
-use sigma_net::memory;
 
 use super::modules::Modules;
 use super::{Form, MOST_SECONDS, READING, Refused, Report, Stack, name, number};
@@ -16,14 +14,6 @@ use super::{Form, MOST_SECONDS, READING, Refused, Report, Stack, name, number};
 const DISTANCE: u32 = 512 << 10;
 /// The innermost calls of a stack in which the allocator's own calls are searched.
 const OWN_CALLS: usize = 16;
-
-/// The response to a request for the heap.
-pub(crate) enum Heap {
-    /// Figures of the allocator and of the system.
-    Figures(Value),
-    /// A media type and a profile.
-    Profile(&'static str, Vec<u8>),
-}
 
 /// Which allocations lines and pictures tell of, and viewers show first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,19 +56,6 @@ impl HeapProfileRequest {
         }
         Ok((!is_figures).then_some(wish))
     }
-}
-
-/// Returns the figures of the allocator and the system about this process's memory, at once.
-pub(super) fn figures() -> Result<Heap, Refused> {
-    let allocator: Option<Value> =
-        memory::allocator_figures().and_then(|figures| serde_json::from_str(&figures).ok());
-    let Some(allocator) = allocator else {
-        return Err((StatusCode::SERVICE_UNAVAILABLE, "the allocator has no statistics".to_owned()));
-    };
-    let status = std::fs::File::open("/proc/self/status");
-    let own = status.and_then(|mut status| memory::own_bytes(&mut status)).ok();
-    let limit = memory::cgroup_limit();
-    Ok(Heap::Figures(json!({"own_bytes": own, "limit_bytes": limit, "allocator": allocator})))
 }
 
 pub(super) fn refused(error: io::Error) -> Refused {
@@ -297,14 +274,5 @@ mod tests {
         let (status, message) = refused(take(USUAL, &AtomicBool::new(false)).unwrap_err());
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
         assert!(message.starts_with("this build has an allocator that"), "{message}");
-    }
-
-    #[test]
-    fn memory_is_shown_in_figures() {
-        let Ok(Heap::Figures(figures)) = figures() else { panic!("no figures") };
-        assert!(
-            figures["own_bytes"].as_u64() > Some(1 << 20) && figures["allocator"].is_object(),
-            "{figures}"
-        );
     }
 }

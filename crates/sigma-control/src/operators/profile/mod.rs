@@ -25,11 +25,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use axum::http::{HeaderName, StatusCode, header};
+use axum::http::StatusCode;
 use prost::Message as _;
 use tokio::sync::Semaphore;
 
-pub(crate) use self::heap::Heap;
 use self::modules::Modules;
 
 /// The longest profile, in seconds: the caller waits for it.
@@ -49,16 +48,8 @@ impl Default for Profiling {
 /// A status and a sentence.
 pub(crate) type Refused = (StatusCode, String);
 
-/// The fields of a response that is a profile.
-pub(crate) fn fields(kind: &'static str) -> [(HeaderName, &'static str); 3] {
-    // A picture that a browser shows has nothing to fetch and nothing to run.
-    let policy = "default-src 'none'; style-src 'unsafe-inline'";
-    [
-        (header::CONTENT_TYPE, kind),
-        (header::CACHE_CONTROL, "no-store"),
-        (header::CONTENT_SECURITY_POLICY, policy),
-    ]
-}
+/// The media type of a profile, and its text.
+pub(crate) type Profile = (&'static str, Vec<u8>);
 
 impl Profiling {
     /// Takes a profile of the threads from now on, and returns its media type and its text. Ends early if the
@@ -66,10 +57,7 @@ impl Profiling {
     ///
     /// # Errors
     /// Returns an error if an argument is no good, another profile is being taken, or the system does not allow it.
-    pub(crate) async fn cpu(
-        &self,
-        arguments: &[(String, String)],
-    ) -> Result<(&'static str, Vec<u8>), Refused> {
+    pub(crate) async fn cpu(&self, arguments: &[(String, String)]) -> Result<Profile, Refused> {
         let wish =
             cpu::CpuProfileRequest::read(arguments).map_err(|message| (StatusCode::BAD_REQUEST, message))?;
         tracing::info!(?wish, "an operator requested a profile");
@@ -77,18 +65,18 @@ impl Profiling {
         Ok((wish.form.media_type(), told.map_err(cpu::refused)?))
     }
 
-    /// Takes a profile of allocations from now on; or returns the figures of the allocator if they are
-    /// requested, or by default.
+    /// Takes a profile of allocations from now on. None if the figures of the allocator are requested, by name or by
+    /// default.
     ///
     /// # Errors
     /// Returns an error as [`Profiling::cpu`] does.
-    pub(crate) async fn heap(&self, arguments: &[(String, String)]) -> Result<Heap, Refused> {
+    pub(crate) async fn heap(&self, arguments: &[(String, String)]) -> Result<Option<Profile>, Refused> {
         let wish = heap::HeapProfileRequest::read(arguments)
             .map_err(|message| (StatusCode::BAD_REQUEST, message))?;
-        let Some(wish) = wish else { return heap::figures() };
+        let Some(wish) = wish else { return Ok(None) };
         tracing::info!(?wish, "an operator requested a profile");
         let told = self.taken(move |goes_on| heap::take(wish, goes_on)).await?;
-        Ok(Heap::Profile(wish.form.media_type(), told.map_err(heap::refused)?))
+        Ok(Some((wish.form.media_type(), told.map_err(heap::refused)?)))
     }
 
     /// Takes a profile, on a dedicated thread, while no other one is being taken.
@@ -269,7 +257,7 @@ mod tests {
         // Nor one of another kind; figures are no profile.
         let of_heap = profiling.heap(&arguments("seconds=1")).await;
         assert!(matches!(of_heap, Err((StatusCode::CONFLICT, _))));
-        assert!(matches!(profiling.heap(&[]).await, Ok(Heap::Figures(_))));
+        assert_eq!(profiling.heap(&[]).await, Ok(None));
         first.abort();
         let (kind, profile) = loop {
             match profiling.cpu(&arguments("seconds=1")).await {
