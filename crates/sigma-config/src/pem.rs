@@ -2,6 +2,7 @@
 
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use sigma_schema::civil::Date;
 
 /// Checks that a text contains only certificates, each a DER sequence of its full length.
 pub(crate) fn certificates(text: &str) -> Result<(), String> {
@@ -98,12 +99,7 @@ fn time(tag: u8, text: &[u8]) -> Option<i64> {
         (_, year) => year,
     };
     let number = |at: usize| rest.get(at..at + 2)?.parse::<i64>().ok();
-    let (month, day) = (number(0)?, number(2)?);
-    // Days since 1970 in the civil calendar; years begin in March here.
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
-    let of_year = (153 * month + 2) / 5 + day - 1;
-    let days = era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468;
+    let days = Date::new(year, number(0)?, number(2)?)?.days_since_1970();
     Some(days * 86_400 + number(4)? * 3600 + number(6)? * 60 + number(8)?)
 }
 

@@ -1,17 +1,11 @@
 //! Times as text, in UTC.
 
+use sigma_schema::civil::{Date as CivilDate, is_leap};
+
 /// Returns the year, month, day, hour, minute and second of a second since 1970.
 fn parts(unix_s: u64) -> [u64; 6] {
-    let (days, second) = (unix_s / 86_400, unix_s % 86_400);
-    // Civil dates by eras of 400 years that begin in March (Hinnant, `civil_from_days`).
-    let days = days + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let (date, second) = (CivilDate::of_unix(unix_s), unix_s % 86_400);
+    let [year, month, day] = [date.year(), date.month(), date.day()].map(i64::unsigned_abs);
     [year, month, day, second / 3_600, second / 60 % 60, second % 60]
 }
 
@@ -119,7 +113,7 @@ impl Date {
         let parts = parts(unix_s);
         let [year, month, day, ..] = parts;
         let before = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
-        let leap = u64::from(month > 2 && is_leap(year));
+        let leap = u64::from(month > 2 && is_leap(year.cast_signed()));
         let day_of_year = before.get(month as usize - 1).unwrap_or(&0) + day + leap;
         Date { unix_s, parts, weekday: (unix_s / 86_400 + 4) % 7, day_of_year }
     }
@@ -170,10 +164,6 @@ impl Date {
             other => other.to_string(),
         }
     }
-}
-
-fn is_leap(year: u64) -> bool {
-    year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400)
 }
 
 /// Returns the weeks of a year: 53 if it begins on a Thursday, or on a Wednesday and is a leap year.

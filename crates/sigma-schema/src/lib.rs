@@ -4,6 +4,7 @@
 
 pub mod address;
 pub mod cidr;
+pub mod civil;
 pub mod confidential;
 pub mod conform;
 pub mod defined;

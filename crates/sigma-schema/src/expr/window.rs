@@ -2,6 +2,8 @@
 //!
 //! The current time is an argument. Zones are offsets from UTC: a named zone would need a time zone database.
 
+use crate::civil::Date;
+
 /// Milliseconds per day.
 const DAY_MS: i64 = 86_400_000;
 
@@ -157,22 +159,10 @@ fn date(text: &str) -> Option<i64> {
     let mut parts = text.split('-');
     let (year, month) = (digits(parts.next()?, 4)?, digits(parts.next()?, 2)?);
     let day = digits(parts.next()?, 2)?;
-    let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-    let length = match month {
-        2 if is_leap => 29,
-        2 => 28,
-        4 | 6 | 9 | 11 => 30,
-        1..=12 => 31,
-        _ => return None,
-    };
-    if parts.next().is_some() || !(1..=length).contains(&day) {
+    if parts.next().is_some() {
         return None;
     }
-    // In a year that begins in March, the leap day is the last day.
-    let (year, month) = if month <= 2 { (year - 1, month + 9) } else { (year, month - 3) };
-    let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
-    let of_year = (153 * month + 2) / 5 + day - 1;
-    Some(era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468)
+    Date::new(year, month, day).map(Date::days_since_1970)
 }
 
 /// Parses an instant in UTC (RFC 3339 with `Z`) into Unix seconds; a fraction of a second is dropped.
