@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use crate::civil::Date;
 use crate::forms::{self, FormRule};
 
 /// A format with its check.
@@ -91,27 +92,16 @@ fn date(text: &str) -> bool {
     else {
         return false;
     };
-    let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-    let days = match month {
-        1 | 3 | 5 | 7 | 8 | 10 | 12 => 31,
-        4 | 6 | 9 | 11 => 30,
-        2 if leap => 29,
-        2 => 28,
-        _ => return false,
-    };
-    (1..=days).contains(&day)
+    Date::new(year.into(), month.into(), day.into()).is_some()
 }
 
 /// `full-time` of RFC 3339 §5.6.
 fn time(text: &str) -> bool {
     let bytes = text.as_bytes();
-    if bytes.len() < 9 || bytes[5] != b':' || !clock(&bytes[..5]) {
+    if bytes.len() < 9 || bytes[5] != b':' {
         return false;
     }
-    // 60 is a leap second.
-    if decimal(&bytes[6..8]).is_none_or(|second| second > 60) {
-        return false;
-    }
+    let (Some(minutes), Some(second)) = (clock(&bytes[..5]), decimal(&bytes[6..8])) else { return false };
     let mut rest = &bytes[8..];
     if let Some(fraction) = rest.strip_prefix(b".") {
         let digits = fraction.iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -120,23 +110,28 @@ fn time(text: &str) -> bool {
         }
         rest = &fraction[digits..];
     }
-    match rest {
-        [b'z' | b'Z'] => true,
-        [b'+' | b'-', offset @ ..] => offset.len() == 5 && clock(offset),
-        _ => false,
-    }
+    let behind = match rest {
+        [b'z' | b'Z'] => Some(0),
+        [b'-', offset @ ..] if offset.len() == 5 => clock(offset),
+        [b'+', offset @ ..] if offset.len() == 5 => clock(offset).map(|ahead| DAY - ahead),
+        _ => None,
+    };
+    // A leap second is the last one of a day in UTC.
+    behind.is_some_and(|behind| second < 60 || second == 60 && (minutes + behind) % DAY == DAY - 1)
 }
+
+/// Minutes of a day.
+const DAY: u32 = 24 * 60;
 
 fn date_time(text: &str) -> bool {
     let Some(split) = text.find(['T', 't']) else { return false };
     date(&text[..split]) && time(&text[split + 1..])
 }
 
-/// `hh:mm`, of five bytes.
-fn clock(bytes: &[u8]) -> bool {
-    bytes[2] == b':'
-        && decimal(&bytes[..2]).is_some_and(|hour| hour < 24)
-        && decimal(&bytes[3..]).is_some_and(|minute| minute < 60)
+/// Returns the minutes of `hh:mm`, of five bytes.
+fn clock(bytes: &[u8]) -> Option<u32> {
+    let (hour, minute) = (decimal(&bytes[..2])?, decimal(&bytes[3..])?);
+    (bytes[2] == b':' && hour < 24 && minute < 60).then_some(hour * 60 + minute)
 }
 
 fn decimal(bytes: &[u8]) -> Option<u32> {
@@ -184,6 +179,11 @@ mod tests {
             ("date", "2024-1-01", false),
             ("date", "2024-\u{e9}1-0", false),
             ("time", "23:59:60Z", true),
+            ("time", "15:59:60-08:00", true),
+            ("time", "01:29:60+01:30", true),
+            ("time", "22:59:60Z", false),
+            ("time", "23:59:60+00:01", false),
+            ("time", "23:59:61Z", false),
             ("time", "08:30:06.25+02:00", true),
             ("time", "08:30:06", false),
             ("time", "24:00:00Z", false),
