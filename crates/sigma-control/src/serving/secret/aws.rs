@@ -3,18 +3,17 @@
 //! The whole key is tried as the name of a secret; if there is no such secret, its last parts name a member
 //! of the JSON object in the secret, one part more each time.
 
-use std::time::SystemTime;
-
 use reqwest::{Method, Url};
 use serde_json::{Value, json};
 use sigma_config::resources::Secret;
 use sigma_plugin::cloud::Recipient;
+use sigma_plugin_kit::sigv4::{self, Paths};
+use sigma_plugin_kit::utc;
 use sigma_schema::Confidential;
 
 use super::client::{Request, Verify, address, unexpected};
-use super::sigv4::{Signer, date};
 use super::{Failure, Shared, member_of};
-use crate::serving::cloud_identity::unix_now;
+use crate::serving::clock::unix_seconds;
 
 const DEFAULT_REGION: &str = "us-east-1";
 const CONTENT_TYPE: &str = "application/x-amz-json-1.1";
@@ -26,7 +25,7 @@ const MAX_PARTS: usize = 8;
 /// How an access signs in.
 struct Account {
     access_key_id: String,
-    secret_access_key: String,
+    secret_access_key: Confidential,
     session_token: Option<String>,
     region: String,
     endpoint: Url,
@@ -65,7 +64,7 @@ fn account(shared: &Shared, access: &Secret) -> Result<Account, Failure> {
     if access.machine_identity == Some(true) {
         let is_verified = endpoint.scheme() == "https";
         let recipient = Recipient { host: endpoint.host_str().unwrap_or_default(), is_verified };
-        let keys = shared.identities().aws(recipient, unix_now())?;
+        let keys = shared.identities().aws(recipient, unix_seconds().unsigned_abs())?;
         return Ok(Account {
             access_key_id: keys.access_key_id.reveal().to_owned(),
             secret_access_key: keys.secret_access_key.reveal().to_owned(),
@@ -76,7 +75,7 @@ fn account(shared: &Shared, access: &Secret) -> Result<Account, Failure> {
     }
     Ok(Account {
         access_key_id: shared.plain(access, "access_key_id", access.access_key_id.as_deref())?,
-        secret_access_key: secret("secret_access_key", &access.secret_access_key)?,
+        secret_access_key: Confidential::from(&*secret("secret_access_key", &access.secret_access_key)?),
         session_token: match access.session_token {
             Some(_) => Some(secret("session_token", &access.session_token)?),
             None => None,
@@ -89,7 +88,7 @@ fn account(shared: &Shared, access: &Secret) -> Result<Account, Failure> {
 /// The text of the secret; None if there is no secret of this name.
 async fn value(shared: &Shared, account: &Account, name: &str) -> Result<Option<String>, Failure> {
     let body = json!({ "SecretId": name, "VersionStage": "AWSCURRENT" }).to_string();
-    let date = date(SystemTime::now());
+    let date = utc::compact(unix_seconds().unsigned_abs());
     let host = match (account.endpoint.host_str(), account.endpoint.port()) {
         (Some(host), Some(port)) => format!("{host}:{port}"),
         (host, _) => host.unwrap_or_default().to_owned(),
@@ -97,14 +96,20 @@ async fn value(shared: &Shared, account: &Account, name: &str) -> Result<Option<
     let mut headers = vec![("content-type", CONTENT_TYPE), ("host", &host), ("x-amz-date", &date)];
     headers.extend(account.session_token.as_deref().map(|token| ("x-amz-security-token", token)));
     headers.push(("x-amz-target", TARGET));
-    let signer = Signer {
+    let signer = sigv4::Account {
         access_key_id: &account.access_key_id,
         secret_access_key: &account.secret_access_key,
         region: &account.region,
         service: "secretsmanager",
     };
-    let path = account.endpoint.path();
-    let authorization = signer.authorization("POST", path, "", &headers, body.as_bytes(), &date);
+    let signed = sigv4::Request {
+        method: b"POST",
+        target: account.endpoint.path().as_bytes(),
+        paths: Paths::Normal,
+        fields: headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())).collect(),
+        payload: &sigv4::sha256(body.as_bytes()),
+    };
+    let authorization = signer.authorization(&signed, &date);
     // The client itself sends `host`, the same.
     headers.retain(|(name, _)| *name != "host");
     headers.push(("authorization", &authorization));

@@ -12,7 +12,6 @@ mod aws;
 mod cache;
 mod client;
 mod gcp;
-pub(super) mod sigv4;
 #[cfg(test)]
 mod tests;
 mod vault;

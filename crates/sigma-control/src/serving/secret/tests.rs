@@ -10,6 +10,8 @@ use axum::http::{HeaderMap, StatusCode};
 use base64::Engine;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
 use serde_json::json;
+use sigma_plugin_kit::sigv4;
+use sigma_schema::Confidential;
 
 use super::*;
 
@@ -300,16 +302,20 @@ fn aws(asked: &Asked) -> Reply {
     let authorization = asked.header("authorization");
     let names = authorization.split_once("SignedHeaders=").and_then(|(_, rest)| rest.split_once(','));
     let Some((names, _)) = names else { return refusal("MissingAuthenticationTokenException") };
-    let headers: Vec<_> = names.split(';').map(|name| (name, asked.header(name))).collect();
-    let signer = sigv4::Signer {
+    let signer = sigv4::Account {
         access_key_id: "AKID",
-        secret_access_key: "hidden",
+        secret_access_key: &Confidential::from("hidden"),
         region: "eu-west-1",
         service: "secretsmanager",
     };
-    let date = asked.header("x-amz-date");
-    let expected =
-        signer.authorization(&asked.method, &asked.path, "", &headers, asked.body.as_bytes(), date);
+    let signed = sigv4::Request {
+        method: asked.method.as_bytes(),
+        target: asked.path.as_bytes(),
+        paths: sigv4::Paths::Normal,
+        fields: names.split(';').map(|name| (name.to_owned(), asked.header(name).into())).collect(),
+        payload: &sigv4::sha256(asked.body.as_bytes()),
+    };
+    let expected = signer.authorization(&signed, asked.header("x-amz-date"));
     let all = ["content-type", "host", "x-amz-date", "x-amz-security-token", "x-amz-target"];
     if authorization != expected || names.split(';').ne(all) {
         return refusal("InvalidSignatureException");

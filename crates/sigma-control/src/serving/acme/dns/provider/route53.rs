@@ -3,15 +3,15 @@
 //!
 //! A set of records is replaced as a whole, so its other values are read first.
 
-use std::time::SystemTime;
-
 use reqwest::{Method, Url};
 use sigma_config::acme::Route53 as Settings;
+use sigma_plugin_kit::sigv4::{Account, Paths, Request, sha256};
+use sigma_plugin_kit::utc;
 use sigma_schema::Confidential;
 
 use super::api::{Api, Call, Response, escaped};
 use super::{Record, Zones};
-use crate::serving::secret::sigv4::{Signer, date};
+use crate::serving::clock::unix_seconds;
 
 const BASE: &str = "https://route53.amazonaws.com";
 
@@ -56,22 +56,28 @@ impl Route53 {
 
     /// Calls the service. `query` has its parameters in the order of their names, each escaped.
     async fn call(&self, method: Method, path: &str, query: &str, body: String) -> Result<Response, String> {
-        let time = date(SystemTime::now());
+        let time = utc::compact(unix_seconds().unsigned_abs());
         let token = self.session_token.as_ref().map(Confidential::reveal);
         let mut fields = vec![("host", &*self.host), ("x-amz-date", &*time)];
         fields.extend(token.map(|token| ("x-amz-security-token", token)));
-        let signer = Signer {
+        let target = if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") };
+        let signer = Account {
             access_key_id: &self.access_key_id,
-            secret_access_key: self.secret_access_key.reveal(),
+            secret_access_key: &self.secret_access_key,
             region: REGION,
             service: "route53",
         };
-        let authorization =
-            signer.authorization(method.as_str(), path, query, &fields, body.as_bytes(), &time);
+        let signed = Request {
+            method: method.as_str().as_bytes(),
+            target: target.as_bytes(),
+            paths: Paths::Normal,
+            fields: fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())).collect(),
+            payload: &sha256(body.as_bytes()),
+        };
+        let authorization = signer.authorization(&signed, &time);
         // The client sends `host` itself.
         fields.retain(|(name, _)| *name != "host");
         fields.extend([("authorization", &*authorization), ("content-type", "text/xml")]);
-        let target = if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") };
         self.api.call(Call { method, target: &target, fields: &fields, body }).await
     }
 
