@@ -17,8 +17,8 @@ use sigma_schema::Problem;
 use sigma_schema::document::{JsonError, strict_json};
 use sigma_schema::plugins::PluginSchemas;
 
+use crate::serving::clock::unix_seconds;
 use crate::serving::quarantined::{Quarantined, Standing};
-use crate::serving::source::unix_seconds;
 use crate::store::history::{DECORATIONS, decoration, is_resource};
 use crate::store::{Change, Contents, Event, Record};
 

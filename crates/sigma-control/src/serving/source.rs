@@ -3,7 +3,6 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
 
 use sigma_config::{Checked, Included, ParseOptions};
 use sigma_convert::seed::Seeds;
@@ -11,6 +10,7 @@ use sigma_plugin::{Kind, Roster};
 use sigma_schema::Problem;
 use sigma_schema::plugins::{NoPlugins, PluginSchemas};
 
+use super::clock::unix_seconds;
 use super::file_stamp::FileStamp;
 use super::plugin_files::AllPlugins;
 
@@ -375,13 +375,6 @@ fn fits(pattern: &str, name: &str) -> bool {
     rest.len() >= last.len() && rest.ends_with(last)
 }
 
-/// The time.
-pub(crate) fn unix_seconds() -> i64 {
-    // A clock before 1970 is as good as none.
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs() as i64)
-}
-
 fn read(path: &Path) -> Result<String, LoadError> {
     std::fs::read_to_string(path).map_err(|source| LoadError::Read { path: path.to_owned(), source })
 }
@@ -389,7 +382,7 @@ fn read(path: &Path) -> Result<String, LoadError> {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::time::Duration;
+    use std::time::{Duration, SystemTime};
 
     use super::*;
 
