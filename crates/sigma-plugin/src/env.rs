@@ -17,6 +17,7 @@ use sigma_schema::cidr::CidrSet;
 use crate::Consumers;
 use crate::inheritance::{Inheritable, InheritedState};
 use crate::outbound::{Nowhere, Outbound};
+use crate::random::Random;
 use crate::resident::OwnLogs;
 use crate::system::{Host, System};
 
@@ -236,7 +237,7 @@ pub struct Local {
     workers: usize,
     /// So few that a scan costs less than a hash.
     parts: RefCell<Vec<(TypeId, Rc<dyn Any>)>>,
-    random: Cell<u64>,
+    random: Random,
     is_ending: Cell<bool>,
     /// Wait for the end; one for each plugin that asks.
     wakers: RefCell<Vec<Waker>>,
@@ -256,8 +257,7 @@ impl Drop for LocalWork {
 impl Local {
     /// Returns the state of the worker with this number, from 0. `seed` starts its random bits.
     pub fn new(worker: usize, seed: u64) -> Local {
-        // xorshift must not start at 0.
-        Local { worker, random: Cell::new(seed | 1), ..Local::default() }
+        Local { worker, random: Random::new(seed | 1), ..Local::default() }
     }
 
     /// Sets the number of workers.
@@ -324,13 +324,8 @@ impl Local {
         Poll::Pending
     }
 
-    /// Returns pseudo-random bits (xorshift64*), for shares and samples; not for secrets.
+    /// Returns pseudo-random bits, for shares and samples; not for secrets.
     pub fn random(&self) -> u64 {
-        let mut x = self.random.get() | 1;
-        x ^= x >> 12;
-        x ^= x << 25;
-        x ^= x >> 27;
-        self.random.set(x);
-        x.wrapping_mul(0x2545_f491_4f6c_dd1d)
+        self.random.bits()
     }
 }

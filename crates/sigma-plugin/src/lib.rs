@@ -75,6 +75,7 @@ pub mod outbound;
 pub mod owned;
 pub mod pace;
 pub mod personal;
+pub mod random;
 pub mod record;
 pub mod resident;
 pub mod resource;

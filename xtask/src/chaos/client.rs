@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use sigma_plugin::random::Random as Bits;
 
 /// The observations of clients.
 #[derive(Default)]
@@ -20,25 +21,22 @@ pub(super) struct Tally {
 /// For what takes a loaded machine a while.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Numbers that look random (xorshift64*).
-pub(super) struct Random(u64);
+/// Numbers that look random.
+pub(super) struct Random(Bits);
 
 impl Random {
     pub(super) fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+        Random(Bits::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1))
     }
 
-    pub(super) fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        ((u128::from(self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)) * u128::from(bound)) >> 64) as u64
+    pub(super) fn below(&self, bound: u64) -> u64 {
+        ((u128::from(self.0.bits()) * u128::from(bound)) >> 64) as u64
     }
 }
 
 /// Sends requests one after another until the end; every tenth is a POST.
 pub(super) fn run(port: u16, number: u32, end: Instant, tally: &Tally) {
-    let mut random = Random::new(u64::from(number) + 2);
+    let random = Random::new(u64::from(number) + 2);
     let mut kept = None;
     for request in 0u64.. {
         if Instant::now() >= end {

@@ -97,7 +97,7 @@ fn config(nodes: &[Node], options: &Options, status: u16) -> String {
 
 /// Puts nodes into other moods until the end, never more than may fail at a time.
 fn disturb(nodes: &[Node], options: &Options, end: Instant) {
-    let mut random = client::Random::new(options.seed);
+    let random = client::Random::new(options.seed);
     while Instant::now() < end {
         let failing = nodes.iter().filter(|node| node.mood() != Mood::Good).count();
         let node = &nodes[random.below(nodes.len() as u64) as usize];
