@@ -12,11 +12,10 @@ use sigma_plugin::{
 };
 use sigma_schema::Confidential;
 
-use super::super::answers;
 use super::super::form::Form;
 use super::{
-    Party, TOKEN_URL, USER_FIELD, USER_URL, User, add_cookies, check, cookie, credentials, post, refuse,
-    upstreams, warnings, with_code,
+    Party, TOKEN_URL, USER_FIELD, USER_URL, User, add_cookies, check, cookie, credentials, post, read,
+    refuse, upstreams, warnings, with_code,
 };
 use sigma_plugin_kit::asked_once::{CachedCall, forget};
 use sigma_plugin_kit::decisions::{self, Key};
@@ -236,14 +235,7 @@ impl Dingtalk {
         ctx: &mut Context,
         env: &Env<'_>,
     ) -> Step {
-        let told = match answer {
-            Ok(ServiceResponse { status: 200, body, .. }) => {
-                answers::read::<DingtalkResponse>(&body).ok_or_else(|| "unread".to_owned())
-            }
-            Ok(ServiceResponse { status, .. }) => Err(format!("status {status}")),
-            Err(error) => Err(error.to_string()),
-        };
-        match told {
+        match read::<DingtalkResponse>(answer, "user") {
             Ok(DingtalkResponse { errcode: 0, result: Some(user) }) => {
                 self.party.welcome(user, slot, ctx, env)
             }
@@ -263,17 +255,9 @@ impl Dingtalk {
 }
 
 fn token_of(answer: Result<ServiceResponse, CallError>) -> Result<String, String> {
-    let body = match answer {
-        Ok(ServiceResponse { status: 200, body, .. }) => body,
-        Ok(ServiceResponse { status, .. }) => {
-            return Err(format!("no token of the application: status {status}"));
-        }
-        Err(error) => return Err(format!("no token of the application: {error}")),
-    };
-    let granted = answers::read::<Granted>(&body).filter(|granted| !granted.token.is_empty());
-    granted
-        .map(|granted| granted.token)
-        .ok_or_else(|| "no token of the application in the response".to_owned())
+    const WHAT: &str = "token of the application";
+    let token = read::<Granted>(answer, WHAT)?.token;
+    if token.is_empty() { Err(format!("no {WHAT} in the response")) } else { Ok(token) }
 }
 
 impl Plugin for DingtalkAuth {

@@ -5,18 +5,17 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
-use sigma_plugin::outbound::{CallError, Service, ServiceResponse};
+use sigma_plugin::outbound::Service;
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Reply, ResponseStep,
     Slot, Step,
 };
 use sigma_schema::Confidential;
 
-use super::super::answers;
 use super::super::session_cookie::with_cookies;
 use super::{
-    Party, TOKEN_URL, USER_FIELD, USER_URL, User, add_cookies, check, cookie, credentials, post, refuse,
-    upstreams, warnings, with_code,
+    Party, TOKEN_URL, USER_FIELD, USER_URL, User, add_cookies, check, cookie, credentials, post, read,
+    refuse, upstreams, warnings, with_code,
 };
 
 /// Knows users by Feishu.
@@ -172,20 +171,6 @@ impl FeishuAuth {
             user_upstream: build.upstream_key(USER_URL).into(),
             config,
         })))
-    }
-}
-
-/// The object that a response is.
-fn read<T: serde::de::DeserializeOwned>(
-    answer: Result<ServiceResponse, CallError>,
-    what: &str,
-) -> Result<T, String> {
-    match answer {
-        Ok(ServiceResponse { status: 200, body, .. }) => {
-            answers::read(&body).ok_or_else(|| format!("no {what} in the response"))
-        }
-        Ok(ServiceResponse { status, .. }) => Err(format!("no {what}: status {status}")),
-        Err(error) => Err(format!("no {what}: {error}")),
     }
 }
 

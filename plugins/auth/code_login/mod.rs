@@ -13,11 +13,12 @@ use std::sync::Arc;
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use sigma_http::Method;
 use sigma_plugin::credentials::Credential;
 use sigma_plugin::descriptor::InlineUpstream;
-use sigma_plugin::outbound::{Call, Service};
+use sigma_plugin::outbound::{Call, CallError, Service, ServiceResponse};
 use sigma_plugin::owned::texts;
 use sigma_plugin::{Context, Env, Reply, ResponseStep, Slot, Step};
 use sigma_schema::Confidential;
@@ -25,6 +26,7 @@ use sigma_schema::Problem;
 
 pub(crate) use self::dingtalk::DINGTALK_AUTH;
 pub(crate) use self::feishu::FEISHU_AUTH;
+use super::answers;
 use super::policy::only_argument;
 use super::session_cookie::{SessionCookie, with_cookies};
 use sigma_plugin_kit::fields::is_name;
@@ -141,6 +143,17 @@ fn post(service: &Service, upstream: &str, body: &Value, timeout_ms: u64, ctx: &
     call.headers.append("Content-Type", b"application/json");
     call.body = Some(body.to_string().into_bytes());
     call
+}
+
+/// Returns the object in the body of a response. The error says that there is no `what`, and why.
+fn read<T: DeserializeOwned>(answer: Result<ServiceResponse, CallError>, what: &str) -> Result<T, String> {
+    match answer {
+        Ok(ServiceResponse { status: 200, body, .. }) => {
+            answers::read(&body).ok_or_else(|| format!("no {what} in the response"))
+        }
+        Ok(ServiceResponse { status, .. }) => Err(format!("no {what}: status {status}")),
+        Err(error) => Err(format!("no {what}: {error}")),
+    }
 }
 
 /// Names of the fields with a URL, which are also the names of the upstreams.
