@@ -6,16 +6,14 @@ use brotli::enc::StandardAlloc;
 use brotli::enc::encode::{BrotliEncoderOperation, BrotliEncoderParameter, BrotliEncoderStateStruct};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sigma_http::Method;
 use sigma_plugin::{
     BodyFilter, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep,
 };
 use sigma_schema::described::schema_of;
 
-use super::encoder::{self, Ask, Compressor, Did, Encoder, Unsent};
+use super::encoder::{self, Ask, Compressor, Did};
 use sigma_plugin_kit::budget::Budget;
-use sigma_plugin_kit::changed_body;
-use sigma_plugin_kit::coding::{self, Offer, Which};
+use sigma_plugin_kit::coding::{self, Which};
 
 /// The plugin.
 pub(crate) static BROTLI: Descriptor = Descriptor {
@@ -87,26 +85,14 @@ const TOKEN: &str = "br";
 
 impl Plugin for Brotli {
     fn header_filter(&self, ctx: &mut Context, _env: &Env<'_>) -> ResponseStep {
-        if self.which.is_not_modified(ctx) || coding::is_encoded(ctx) || !self.which.takes(ctx) {
-            return ResponseStep::Next;
-        }
-        // Also for clients that do not accept it: a cache must not give them the encoded response.
-        self.which.add_vary(&mut ctx.response.headers);
-        let weight = coding::weight_or_any(&ctx.request.headers, TOKEN);
-        if weight > 0 {
-            coding::offer(self, Offer { token: TOKEN, weight, may: changed_body::may_be_encoded }, ctx);
-        }
+        encoder::offer(self, &self.which, TOKEN, ctx);
         ResponseStep::Next
     }
 
     fn body_filter(&self, ctx: &mut Context, env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
         let token = coding::chosen(self, ctx)?;
         let share = encoder::share(env, self.bytes(), self.budget)?;
-        let is_streamed = changed_body::encode_head(&mut ctx.response.headers, token);
-        if ctx.request.client_method() == Method::Head {
-            return Some(Box::new(Unsent));
-        }
-        Some(Encoder::filter(self.compressor(), share, is_streamed))
+        Some(encoder::encode(self.compressor(), share, token, ctx))
     }
 }
 

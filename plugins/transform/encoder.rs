@@ -3,11 +3,12 @@
 use std::rc::Rc;
 use std::task::{self, Poll};
 
-use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame};
-use sigma_plugin::{BodyFilter, Context, Env, Frames};
+use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, Method};
+use sigma_plugin::{BodyFilter, Context, Env, Frames, Plugin};
 
 use sigma_plugin_kit::budget::{Budget, Share, WorkerBytes};
-use sigma_plugin_kit::changed_body::remove_digests;
+use sigma_plugin_kit::changed_body::{self, remove_digests};
+use sigma_plugin_kit::coding::{self, Offer, Which};
 
 /// A request to a compressor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +49,33 @@ pub(super) fn share(env: &Env<'_>, bytes: usize, budget: Budget) -> Option<Share
         share.grow(bytes);
         share
     })
+}
+
+/// Offers the coding `token` for a response that may be encoded, to clients that accept it.
+pub(super) fn offer<P: Plugin>(plugin: &P, which: &Which, token: &'static str, ctx: &mut Context) {
+    if which.is_not_modified(ctx) || coding::is_encoded(ctx) || !which.takes(ctx) {
+        return;
+    }
+    // Also for clients that do not accept it: a cache must not give them the encoded response.
+    which.add_vary(&mut ctx.response.headers);
+    let weight = coding::weight_or_any(&ctx.request.headers, token);
+    if weight > 0 {
+        coding::offer(plugin, Offer { token, weight, may: changed_body::may_be_encoded }, ctx);
+    }
+}
+
+/// Announces the coding `token` in the head, and returns the filter of the body: a compressor, but for HEAD.
+pub(super) fn encode<C: Compressor + 'static>(
+    compressor: C,
+    share: Share,
+    token: &'static str,
+    ctx: &mut Context,
+) -> Box<dyn BodyFilter> {
+    let is_streamed = changed_body::encode_head(&mut ctx.response.headers, token);
+    match ctx.request.client_method() {
+        Method::Head => Box::new(Unsent),
+        _ => Encoder::filter(compressor, share, is_streamed),
+    }
 }
 
 /// A body on its way through a compressor, one buffer of output at a time: however much a piece becomes, the rest is

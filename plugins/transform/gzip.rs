@@ -8,13 +8,13 @@ use std::sync::Arc;
 use flate2::{Compress, Compression, FlushCompress, Status};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sigma_http::{Headers, Method};
+use sigma_http::Headers;
 use sigma_plugin::{
     BodyFilter, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep,
 };
 use sigma_schema::described::schema_of;
 
-use super::encoder::{self, Ask, Compressor, Did, Encoder, Unsent};
+use super::encoder::{self, Ask, Compressor, Did};
 use sigma_plugin_kit::budget::Budget;
 use sigma_plugin_kit::changed_body;
 use sigma_plugin_kit::coding::{self, Offer, Which};
@@ -135,16 +135,12 @@ impl Plugin for Gzip {
         let token = coding::chosen(self, ctx)?;
         // Four times the window, tables, and the output in the making (zlib's zconf.h).
         let share = encoder::share(env, (4 << self.window_bits) + (192 << 10), self.budget)?;
-        let is_streamed = changed_body::encode_head(&mut ctx.response.headers, token);
-        if ctx.request.client_method() == Method::Head {
-            return Some(Box::new(Unsent));
-        }
         let level = Compression::new(self.comp_level);
         let compress = match token {
             DEFLATE_TOKEN => Compress::new_with_window_bits(level, true, self.window_bits),
             _ => Compress::new_gzip(level, self.window_bits),
         };
-        Some(Encoder::filter(State(compress), share, is_streamed))
+        Some(encoder::encode(State(compress), share, token, ctx))
     }
 }
 

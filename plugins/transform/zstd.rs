@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sigma_http::Method;
 use sigma_plugin::{
     BodyFilter, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep,
 };
@@ -12,10 +11,9 @@ use sigma_schema::described::schema_of;
 use zstd_safe::zstd_sys::ZSTD_EndDirective;
 use zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer};
 
-use super::encoder::{self, Ask, Compressor, Did, Encoder, Unsent};
+use super::encoder::{self, Ask, Compressor, Did};
 use sigma_plugin_kit::budget::Budget;
-use sigma_plugin_kit::changed_body;
-use sigma_plugin_kit::coding::{self, Offer, Which};
+use sigma_plugin_kit::coding::{self, Which};
 
 /// The plugin.
 pub(crate) static ZSTD: Descriptor = Descriptor {
@@ -86,14 +84,7 @@ const TOKEN: &str = "zstd";
 
 impl Plugin for Zstd {
     fn header_filter(&self, ctx: &mut Context, _env: &Env<'_>) -> ResponseStep {
-        if self.which.is_not_modified(ctx) || coding::is_encoded(ctx) || !self.which.takes(ctx) {
-            return ResponseStep::Next;
-        }
-        self.which.add_vary(&mut ctx.response.headers);
-        let weight = coding::weight_or_any(&ctx.request.headers, TOKEN);
-        if weight > 0 {
-            coding::offer(self, Offer { token: TOKEN, weight, may: changed_body::may_be_encoded }, ctx);
-        }
+        encoder::offer(self, &self.which, TOKEN, ctx);
         ResponseStep::Next
     }
 
@@ -101,11 +92,7 @@ impl Plugin for Zstd {
         let token = coding::chosen(self, ctx)?;
         let share = encoder::share(env, self.bytes(), self.budget)?;
         let compressor = self.compressor()?;
-        let is_streamed = changed_body::encode_head(&mut ctx.response.headers, token);
-        if ctx.request.client_method() == Method::Head {
-            return Some(Box::new(Unsent));
-        }
-        Some(Encoder::filter(compressor, share, is_streamed))
+        Some(encoder::encode(compressor, share, token, ctx))
     }
 }
 
