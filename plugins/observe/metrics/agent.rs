@@ -1,11 +1,32 @@
-//! Where lines of StatsD go: an agent, over UDP, in datagrams that are no longer than it reads.
+//! Lines of StatsD: the times in them, and the agent that gets them, over UDP, in datagrams that are no longer than it
+//! reads.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use sigma_plugin::record::Record;
 use tokio::net::{UdpSocket, lookup_host};
 
 use sigma_plugin_kit::batch::{Destination, Refusal, Sending};
+
+/// The times of a request in milliseconds.
+pub(super) struct Latencies {
+    /// From its first byte to the last one of the response.
+    pub(super) total: f64,
+    /// The sum of all attempts. None if no node got the request.
+    pub(super) upstream: Option<f64>,
+    /// The rest.
+    pub(super) gateway: f64,
+}
+
+impl Latencies {
+    pub(super) fn of(record: &Record) -> Latencies {
+        let total = record.elapsed_ms().unwrap_or_default();
+        let responses = record.attempts.iter().filter_map(|attempt| attempt.response_ms);
+        let upstream = (!record.attempts.is_empty()).then(|| responses.sum::<f64>());
+        Latencies { total, upstream, gateway: (total - upstream.unwrap_or_default()).max(0.0) }
+    }
+}
 
 /// How long the agent's name may take to be found.
 const TIMEOUT: Duration = Duration::from_secs(5);

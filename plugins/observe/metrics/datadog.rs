@@ -10,7 +10,7 @@ use sigma_plugin::address::{IpText, NodeAddr};
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin};
 use sigma_schema::described::schema_of;
 
-use super::agent::Agent;
+use super::agent::{Agent, Latencies};
 use super::matched_uri;
 use sigma_plugin_kit::batch::{self, BatchSettings, Batches, Limits, Processor};
 
@@ -200,9 +200,7 @@ impl Datadog {
     /// The lines of a request.
     fn lines(&self, ctx: &Context) -> String {
         let (record, tags, prefix) = (&ctx.record, self.tags(ctx), &self.prefix);
-        let latency = record.elapsed_ms().unwrap_or_default();
-        let upstream = (!record.attempts.is_empty())
-            .then(|| record.attempts.iter().filter_map(|attempt| attempt.response_ms).sum::<f64>());
+        let latencies = Latencies::of(record);
         let mut lines = String::new();
         let mut line = |name: &str, value: &str, kind: &str| {
             let end = if lines.is_empty() { "" } else { "\n" };
@@ -212,11 +210,11 @@ impl Datadog {
             }
         };
         line("request.counter", "1", "c");
-        line("request.latency", &latency.to_string(), "h");
-        if let Some(upstream) = upstream {
+        line("request.latency", &latencies.total.to_string(), "h");
+        if let Some(upstream) = latencies.upstream {
             line("upstream.latency", &upstream.to_string(), "h");
         }
-        line("apisix.latency", &(latency - upstream.unwrap_or_default()).max(0.0).to_string(), "h");
+        line("apisix.latency", &latencies.gateway.to_string(), "h");
         line("ingress.size", &record.bytes_received.to_string(), "ms");
         line("egress.size", &record.bytes_sent.to_string(), "ms");
         lines

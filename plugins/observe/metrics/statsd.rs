@@ -9,7 +9,7 @@ use sigma_http::Method;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin};
 use sigma_schema::described::schema_of;
 
-use super::agent::Agent;
+use super::agent::{Agent, Latencies};
 use super::matched_uri;
 use sigma_plugin_kit::batch::{self, BatchSettings, Batches, Limits, Processor};
 
@@ -187,9 +187,7 @@ impl StatsD {
     /// The lines of a request.
     fn lines(&self, ctx: &Context) -> String {
         let (record, prefix) = (&ctx.record, self.prefix(ctx));
-        let latency = record.elapsed_ms().unwrap_or_default();
-        let upstream = (!record.attempts.is_empty())
-            .then(|| record.attempts.iter().filter_map(|attempt| attempt.response_ms).sum::<f64>());
+        let latencies = Latencies::of(record);
         let mut lines = format!("{prefix}request.counter:1|c");
         // Writing to memory cannot fail.
         if record.status != 0 {
@@ -198,11 +196,11 @@ impl StatsD {
         let mut timer = |name: &str, value: &str| {
             let _ = write!(lines, "\n{prefix}{name}:{value}|ms");
         };
-        timer("request.latency", &latency.to_string());
-        if let Some(upstream) = upstream {
+        timer("request.latency", &latencies.total.to_string());
+        if let Some(upstream) = latencies.upstream {
             timer("upstream.latency", &upstream.to_string());
         }
-        timer("gateway.latency", &(latency - upstream.unwrap_or_default()).max(0.0).to_string());
+        timer("gateway.latency", &latencies.gateway.to_string());
         timer("ingress.size", &record.bytes_received.to_string());
         timer("egress.size", &record.bytes_sent.to_string());
         lines
