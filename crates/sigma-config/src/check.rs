@@ -51,7 +51,7 @@ pub(crate) fn check(document: &Document, options: &ParseOptions<'_>, found: &mut
     let acme = crate::rules::acme::of_document(root)
         .into_iter()
         .chain(crate::rules::listeners::of_document(root))
-        .chain(crate::settings::health_events::of_document(root))
+        .chain(crate::settings::of_document(root))
         .map(|problem| document.located(problem));
     rules.found.errors.extend(acme);
     rules.enabled_plugins(options.plugins);

@@ -24,7 +24,7 @@ pub use file::quarantine::QuarantinedItem;
 pub use file::{env, shorthand, valid_part};
 pub use resources::{checks, kind, nodes, reference, table};
 pub use settings::{
-    acme, audit_log, cache, cloud_identity, crypt, discovery, dns, ext_plugin, geoip, health_events,
+    acme, audit_log, cache, cloud_identity, config_sources, crypt, discovery, dns, ext_plugin, geoip, health_events,
     health_file, health_sharing, history, io, live, lua, members, process, profile, store, tap, tls, wasm,
 };
 
@@ -33,7 +33,7 @@ use std::collections::{HashMap, HashSet};
 use serde::Deserialize;
 use serde_json::Value;
 
-use file::include::Parts;
+use file::include::{Joining, Parts};
 use resources::{Resources, SECTIONS};
 use rules::Object;
 use settings::Settings;
@@ -105,6 +105,8 @@ pub struct ParseOptions<'a> {
     pub now: i64,
     /// The files that the setting `include` names, in their order. None where they cannot be read.
     pub included: Option<&'a [Included<'a>]>,
+    /// The followed documents of `config_sources`, in their order. Only with `included`.
+    pub followed: &'a [Included<'a>],
     /// Maximum size of the texts in bytes. The default, 16 MiB, is enough for about ten thousand routes.
     pub max_bytes: usize,
 }
@@ -119,6 +121,7 @@ impl Default for ParseOptions<'_> {
             plugins: &NoPlugins,
             now: 0,
             included: None,
+            followed: &[],
             max_bytes: 16 << 20,
         }
     }
@@ -160,6 +163,10 @@ fn checked(
         true => typed(document, &quarantined, &mut found),
         false => Config::default(),
     };
+    if found.errors.is_empty() && !options.followed.is_empty() {
+        let forbidden = file::followed::forbidden_files(document, &config.settings, options.plugins);
+        found.errors.extend(forbidden);
+    }
     quarantined.iter().for_each(|item| item.close(document, &mut config.resources));
     once_per_listener(&mut found.errors, found.written_listeners);
     if !found.errors.is_empty() {
@@ -266,7 +273,11 @@ fn prepared(
     let mut document = read(text, options)?;
     match options.included {
         Some(included) => {
-            found.parts = file::include::join(&mut document, text, included, options.max_bytes)?
+            let mut joined = Joining::new(text, options.max_bytes);
+            joined.add_all(&mut document, included, |_| Vec::new());
+            found.errors.extend(file::followed::own_resources(&document));
+            joined.add_all(&mut document, options.followed, file::followed::problems);
+            found.parts = joined.finish()?;
         }
         None if document.value.get("include").is_some() => {
             let message = "the files of `include` are read by `sigma run` and `sigma check` only";

@@ -8,6 +8,7 @@ pub mod cache;
 mod client_address;
 pub mod cloud_identity;
 mod compat;
+pub mod config_sources;
 pub mod crypt;
 pub mod discovery;
 pub mod dns;
@@ -46,7 +47,9 @@ use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
+use sigma_schema::Problem;
 use sigma_schema::expr::Expr;
 use sigma_schema::forms::CidrText;
 
@@ -371,6 +374,9 @@ pub struct Settings {
     /// store in `./data`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store: Option<crate::settings::store::Store>,
+    /// Sources of the resources outside of this machine: URLs and configuration centres.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub config_sources: Option<config_sources::ConfigSources>,
     /// The Admin API; off unless set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admin: Option<Admin>,
@@ -471,6 +477,12 @@ pub struct Settings {
     pub untrusted_fields: UntrustedFields,
 }
 
+/// Returns the contradictions in settings that check themselves.
+pub(crate) fn of_document(root: &Map<String, Value>) -> impl Iterator<Item = Problem> {
+    let checks = [health_events::of_document, config_sources::of_document];
+    checks.into_iter().flat_map(|check| check(root))
+}
+
 /// The treatment of header fields with an underscore in their name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -535,6 +547,7 @@ impl Default for Settings {
             operators: Operators::default(),
             status: None,
             store: None,
+            config_sources: None,
             admin: None,
             control: None,
             niubix_admin: None,

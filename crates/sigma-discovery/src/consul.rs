@@ -51,7 +51,11 @@ pub(crate) struct Agent {
 impl Agent {
     pub(crate) fn new(timeout: ConsulTimeout, most: u32, env: &Env) -> Arc<Agent> {
         let connect = Duration::from_millis(timeout.connect.into());
-        let http = Http::new(connect, Trust::System, env);
+        Agent::over(Http::new(connect, Trust::System, env), most)
+    }
+
+    /// Returns the shared part over this client.
+    pub(crate) fn over(http: Http, most: u32) -> Arc<Agent> {
         Arc::new(Agent { http, turns: Semaphore::new(most as usize), most, askers: AtomicU32::new(0) })
     }
 
@@ -136,24 +140,31 @@ impl Blocking {
     /// Returns the next response that may have changes. `target` has a query.
     pub(crate) async fn next(&mut self, target: &str) -> Result<RegistryResponse, Trouble> {
         loop {
-            if self.has_answer {
-                let pause = if self.index == 0 { self.interval } else { PACE };
-                tokio::time::sleep(pause).await;
+            if let Some(answer) = self.ask_once(target).await? {
+                return Ok(answer);
             }
-            let before = self.index;
-            match self.ask_members(target).await {
-                Ok(answer) => {
-                    let is_news = !self.has_answer || self.index != before || self.index == 0;
-                    self.has_answer = true;
-                    if is_news {
-                        return Ok(answer);
-                    }
+        }
+    }
+
+    /// Sends one request when it is due; returns None if Consul reports no change.
+    pub(crate) async fn ask_once(&mut self, target: &str) -> Result<Option<RegistryResponse>, Trouble> {
+        if self.has_answer {
+            let pause = if self.index == 0 { self.interval } else { PACE };
+            tokio::time::sleep(pause).await;
+        }
+        let before = self.index;
+        match self.ask_members(target).await {
+            Ok(answer) => {
+                let is_news = !self.has_answer || self.index != before || self.index == 0;
+                self.has_answer = true;
+                if !is_news {
                     self.agent.http.tally().succeeded();
                 }
-                Err(trouble) => {
-                    (self.index, self.has_answer) = (0, false);
-                    return Err(trouble);
-                }
+                Ok(is_news.then_some(answer))
+            }
+            Err(trouble) => {
+                (self.index, self.has_answer) = (0, false);
+                Err(trouble)
             }
         }
     }

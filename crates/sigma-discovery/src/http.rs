@@ -40,6 +40,8 @@ pub(crate) struct Http {
     connect: Duration,
     /// The limit of a response in bytes.
     most: usize,
+    /// The setting with this limit.
+    limit: &'static str,
     tally: Arc<Tally>,
     trust: Trust,
     /// The client certificate and its key in PEM.
@@ -101,13 +103,19 @@ impl RegistryResponse {
 impl Http {
     pub(crate) fn new(connect: Duration, trust: Trust, env: &Env) -> Http {
         let (most, tally) = (env.limits.answer_bytes as usize, Arc::clone(&env.tally));
+        let limit = "discovery.limits.answer_bytes";
         let (trusting, verifying) = (OnceLock::new(), OnceLock::new());
-        Http { connect, most, tally, trust, identity: None, trusting, verifying }
+        Http { connect, most, limit, tally, trust, identity: None, trusting, verifying }
     }
 
     /// Adds a client certificate with its key, in PEM.
     pub(crate) fn identified(self, pem: Vec<u8>) -> Http {
         Http { identity: Some(pem), ..self }
+    }
+
+    /// Names another setting as the limit of a response.
+    pub(crate) fn limited_by(self, limit: &'static str) -> Http {
+        Http { limit, ..self }
     }
 
     /// Returns the counters of its requests.
@@ -186,7 +194,7 @@ impl Http {
         let mut body = Vec::new();
         loop {
             let failed = match response.chunk().await {
-                Ok(Some(part)) if body.len() + part.len() > self.most => too_long(address, self.most),
+                Ok(Some(part)) if body.len() + part.len() > self.most => self.too_long(address),
                 Ok(Some(part)) => {
                     body.extend_from_slice(&part);
                     continue;
@@ -197,6 +205,11 @@ impl Http {
             self.tally.unanswered();
             return Err(failed);
         }
+    }
+
+    fn too_long(&self, address: &RegistryAddress) -> Trouble {
+        let (most, limit) = (self.most, self.limit);
+        Trouble(format!("the response of {address} exceeds {most} bytes (`{limit}`)"))
     }
 }
 
@@ -220,11 +233,6 @@ pub(crate) fn token(given: Option<&Value>, from: &RegistryAddress) -> Result<Con
 /// Returns true if a status is a valid response: "not found" is one too.
 fn is_answer(status: StatusCode) -> bool {
     status.is_success() || status == StatusCode::NOT_FOUND
-}
-
-/// The error of a response over `discovery.limits.answer_bytes`.
-fn too_long(address: &RegistryAddress, most: usize) -> Trouble {
-    Trouble(format!("the response of {address} exceeds {most} bytes (`discovery.limits.answer_bytes`)"))
 }
 
 /// Returns the error without the address, which may contain a secret.

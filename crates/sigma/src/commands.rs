@@ -386,10 +386,13 @@ fn routes(args: &Routes) -> Result<ExitCode> {
     let plugins = with_files(&source)?.roster;
     let checked = source.load(&*plugins)?;
     let settings = &checked.config.settings;
-    let has_store = settings.store.is_some() || settings.admin.is_some();
-    if has_store && checked.config.resources.routes.is_empty() {
+    let place = match settings.config_sources {
+        Some(_) => Some("followed documents"),
+        None => (settings.store.is_some() || settings.admin.is_some()).then_some("the store"),
+    };
+    if let Some(place) = place.filter(|_| checked.config.resources.routes.is_empty()) {
         bail!(
-            "{}: the routes are in the store, not in this file; to see which one serves this request, run: sigma ctl explain {} http://{}{}",
+            "{}: the routes are in {place}, not in this file; to see which one serves this request, run: sigma ctl explain {} http://{}{}",
             args.conf.display(),
             args.method,
             args.host,

@@ -47,38 +47,72 @@ pub fn patterns(text: &str, max_bytes: usize) -> Vec<String> {
     list.into_iter().flatten().filter_map(|pattern| pattern.as_str().map(str::to_owned)).collect()
 }
 
-/// Joins the included files to the document of `text`.
-///
-/// # Errors
-/// Returns all problems of the included texts.
-pub(crate) fn join(
-    document: &mut Document,
-    text: &str,
-    included: &[Included<'_>],
+/// The joining of further texts to a document.
+pub(crate) struct Joining {
+    parts: Parts,
+    problems: Vec<Problem>,
+    lines: u32,
+    bytes: usize,
     max_bytes: usize,
-) -> Result<Parts, Vec<Problem>> {
-    let mut parts = Parts::default();
-    let mut problems = Vec::new();
-    let mut lines = lines_of(text);
-    let mut bytes = text.len();
-    for Included { name, text } in included {
-        bytes += text.len();
-        if bytes > max_bytes {
-            let message = format!("the files have {bytes} bytes together; the maximum is {max_bytes}");
-            problems.push(Problem::new("include", "too_large", message));
-            break;
-        }
-        let mut part = Part { name: (*name).into(), lines_before: lines, items_before: HashMap::new() };
-        lines += lines_of(text);
-        match Document::parse(text, max_bytes) {
-            Ok(other) => problems.extend(add(document, other, &mut part)),
-            Err(found) => problems.extend(found.into_iter().map(|problem| part.shifted(problem))),
-        }
-        parts.0.push(part);
+}
+
+impl Joining {
+    /// Begins with the text of the document.
+    pub(crate) fn new(text: &str, max_bytes: usize) -> Joining {
+        let (lines, bytes) = (lines_of(text), text.len());
+        Joining { parts: Parts::default(), problems: Vec::new(), lines, bytes, max_bytes }
     }
-    match problems.is_empty() {
-        true => Ok(parts),
-        false => Err(problems.into_iter().map(|problem| parts.located(problem)).collect()),
+
+    /// Joins texts to the document. `restrict` returns the problems of a text that can be seen in it alone.
+    pub(crate) fn add_all(
+        &mut self,
+        document: &mut Document,
+        texts: &[Included<'_>],
+        restrict: fn(&Document) -> Vec<Problem>,
+    ) {
+        for text in texts {
+            self.add(document, text, restrict);
+        }
+    }
+
+    fn add(&mut self, document: &mut Document, one: &Included<'_>, restrict: fn(&Document) -> Vec<Problem>) {
+        let Included { name, text } = one;
+        self.bytes += text.len();
+        if self.bytes > self.max_bytes {
+            // Once, for the first text that is too much.
+            if self.bytes - text.len() <= self.max_bytes {
+                let (bytes, max) = (self.bytes, self.max_bytes);
+                let message = format!("the files have {bytes} bytes together; the maximum is {max}");
+                self.problems.push(Problem::new("include", "too_large", message));
+            }
+            return;
+        }
+        let mut part = Part { name: (*name).into(), lines_before: self.lines, items_before: HashMap::new() };
+        self.lines += lines_of(text);
+        let found = match Document::parse(text, self.max_bytes) {
+            Ok(other) => {
+                let found = restrict(&other);
+                match found.is_empty() {
+                    true => add(document, other, &mut part),
+                    false => found.into_iter().map(|problem| part.shifted(problem)).collect(),
+                }
+            }
+            Err(found) => found.into_iter().map(|problem| part.shifted(problem)).collect(),
+        };
+        self.problems.extend(found);
+        self.parts.0.push(part);
+    }
+
+    /// Returns the position of each text.
+    ///
+    /// # Errors
+    /// Returns all problems of the joined texts.
+    pub(crate) fn finish(self) -> Result<Parts, Vec<Problem>> {
+        let Joining { parts, problems, .. } = self;
+        match problems.is_empty() {
+            true => Ok(parts),
+            false => Err(problems.into_iter().map(|problem| parts.located(problem)).collect()),
+        }
     }
 }
 

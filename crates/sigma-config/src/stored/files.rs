@@ -96,7 +96,7 @@ impl AllowedFiles {
         let place = member(place, name);
         let setting = if is_written { "process.sandbox_write" } else { "process.sandbox_read" };
         Err(format!(
-            "`{place}` names a file of the gateway's machine; a resource of a store may do so only within the folders of `{setting}` in the configuration file"
+            "`{place}` names a file of the gateway's machine; a resource of a store or followed document may do so only within the folders of `{setting}` in the configuration file"
         ))
     }
 

@@ -6,6 +6,7 @@ mod caches;
 mod caller;
 mod certificates;
 pub mod control_api;
+mod documents;
 pub(crate) mod entrances;
 mod explain;
 pub(crate) mod history;

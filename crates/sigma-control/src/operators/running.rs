@@ -15,6 +15,7 @@ use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::resources::Upstream;
 use sigma_config::stored::{self, AnyResource};
 use sigma_config::table::Order;
+use sigma_discovery::DocumentFollower;
 use sigma_http::FaultKind;
 use sigma_observe::counters::{Counter, Totals, WorkerCounters, merge};
 use sigma_plugin::Node;
@@ -34,7 +35,9 @@ use crate::operators::live::Live;
 use crate::operators::members::Members;
 use crate::operators::nodes::{self, UpstreamNodes, add_reason, status_name};
 use crate::operators::stress::{self, REMOVED, StressCall, StressPlan, StressRuns, Targets};
-use crate::operators::{caches, certificates, orders as order_measures, registries, runner, scripts};
+use crate::operators::{
+    caches, certificates, documents, orders as order_measures, registries, runner, scripts,
+};
 use crate::serving::acme as orders;
 use crate::serving::clock::unix_seconds;
 use crate::serving::edit::Edit;
@@ -63,6 +66,8 @@ pub(crate) struct Running {
     node: Arc<Node>,
     publisher: Arc<Publisher>,
     store: Option<Arc<dyn Store>>,
+    /// The followed documents.
+    follower: Option<Arc<DocumentFollower>>,
     members: Arc<Members>,
     purges: Arc<Purges>,
     taps: Arc<TapBoard>,
@@ -97,6 +102,7 @@ impl Running {
             node: Arc::clone(inheritance.node()),
             publisher,
             store,
+            follower: None,
             members,
             purges,
             taps: Arc::clone(inheritance.taps()),
@@ -133,6 +139,16 @@ impl Running {
             None => publisher.state().endpoints.cell(upstream).ok_or_else(|| REMOVED.to_owned()),
         };
         self.stress.start(upstream, plan, targets, &self.live, in_force)
+    }
+
+    /// Adds the followed documents.
+    pub(crate) fn with_documents(self, follower: Option<Arc<DocumentFollower>>) -> Running {
+        Running { follower, ..self }
+    }
+
+    /// The followed documents, if there are some.
+    pub(crate) fn follower(&self) -> Option<&DocumentFollower> {
+        self.follower.as_deref()
     }
 
     /// Tells load balancers from now on why traffic should go elsewhere, or that it need not.
@@ -270,6 +286,7 @@ impl Running {
         let caches = caches::measures(self.purges.zones());
         let registries = registries::measures(&reports).into_iter();
         let extensions = scripts::measures(&self.scripts).into_iter().chain(runner::measures(&self.runner));
+        let registries = registries.chain(documents::measures(self.follower()));
         registries.chain(expiry).chain(orders).chain(caches).chain([outliers]).chain(extensions).collect()
     }
 

@@ -1,6 +1,7 @@
 //! The life of the process: start, signals, reload, upgrade, stop.
 
 pub mod daemon;
+mod documents;
 pub(crate) mod examine;
 pub(crate) mod handover;
 pub(crate) mod log_control;

@@ -33,6 +33,8 @@ pub(super) enum Trigger {
     Watch,
     /// A call of an operator.
     Call,
+    /// A followed document changed.
+    Followed,
 }
 
 impl Trigger {
@@ -42,6 +44,7 @@ impl Trigger {
             Trigger::Signal => "SIGHUP",
             Trigger::Watch => "watch",
             Trigger::Call => "call",
+            Trigger::Followed => "followed document",
         }
     }
 }

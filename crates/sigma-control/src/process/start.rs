@@ -56,6 +56,9 @@ pub enum StartError {
     /// The store of resources.
     #[error("cannot use the store: {0}")]
     Store(#[from] StoreError),
+    /// The followed documents.
+    #[error("cannot use `config_sources`: {0}")]
+    Documents(String),
     /// A listener for operators.
     #[error(transparent)]
     Operators(#[from] OpenError),
@@ -131,6 +134,7 @@ pub(super) fn warn_of_restart(old: &Settings, new: &Settings) -> Vec<&'static st
         ("admin", old.admin != new.admin),
         ("control", old.control != new.control),
         ("store", old.store != new.store),
+        ("config_sources", old.config_sources != new.config_sources),
         ("profile", old.profile != new.profile),
         ("plugins", old.plugins != new.plugins),
         ("compat.ignored_plugins", old.compat.ignored_plugins != new.compat.ignored_plugins),

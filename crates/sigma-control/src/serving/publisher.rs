@@ -14,6 +14,7 @@ use sigma_config::Config;
 use sigma_config::dns::Dns;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::resources::{Secret, Ssl};
+use sigma_discovery::FollowedDocuments;
 use sigma_net::tls::KeyPassphrases;
 use sigma_plugin::Roster;
 use sigma_proxy::compile::{CertificateSource, Sources};
@@ -65,6 +66,8 @@ pub(crate) struct Whole {
     pub(crate) desired: Desired,
     /// The plugins that come into force with it, if they have changed.
     pub(crate) plugins: Option<(AllPlugins, Rosters)>,
+    /// The followed documents that come into force with it, if there are some.
+    pub(crate) documents: Option<FollowedDocuments>,
     compiler: Compiler,
     geo_files: GeoFiles,
     pending: Pending,
@@ -136,7 +139,8 @@ impl Publisher {
             let failures = match compiled {
                 Ok((compiler, snapshot, mut pending)) => {
                     pending.resolve(start_wait(&config.settings.dns)).await;
-                    return Ok(Whole { snapshot, desired, plugins: None, compiler, geo_files, pending });
+                    let (plugins, documents) = (None, None);
+                    return Ok(Whole { snapshot, desired, plugins, documents, compiler, geo_files, pending });
                 }
                 Err(failures) => failures,
             };
@@ -156,7 +160,7 @@ impl Publisher {
 
     /// A whole configuration is in force.
     pub(crate) fn adopt(&self, whole: Whole) {
-        let Whole { snapshot, desired, compiler, geo_files, pending, plugins: _ } = whole;
+        let Whole { snapshot, desired, compiler, geo_files, pending, .. } = whole;
         let mut state = self.state();
         state.endpoints.commit(pending, &snapshot);
         (state.desired, state.compiler, state.published) = (desired, compiler, snapshot.revision);

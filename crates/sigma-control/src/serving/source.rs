@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use sigma_config::{Checked, Included, ParseOptions};
 use sigma_convert::seed::Seeds;
+use sigma_discovery::FollowedDocuments;
 use sigma_plugin::{Kind, Roster};
 use sigma_schema::Problem;
 use sigma_schema::plugins::{NoPlugins, PluginSchemas};
@@ -37,6 +38,8 @@ pub struct Source {
     pub skip_invalid: bool,
     /// The pid file of a gateway whose configuration names none.
     pub default_pid_file: Option<PathBuf>,
+    /// The followed documents that belong to it.
+    pub documents: FollowedDocuments,
     /// The text of a configuration that is not in a file.
     text: Option<Arc<str>>,
     /// The state of the files when they were read last, for `--watch`. Copies share it.
@@ -123,6 +126,7 @@ impl Source {
             in_background: false,
             skip_invalid: false,
             default_pid_file: None,
+            documents: FollowedDocuments::default(),
             text: None,
             seen: Arc::default(),
         }
@@ -288,6 +292,8 @@ impl Source {
         let names: Vec<String> = texts.included.iter().map(|(path, _)| path.display().to_string()).collect();
         let included: Vec<Included<'_>> =
             names.iter().zip(&texts.included).map(|(name, (_, text))| Included { name, text }).collect();
+        let followed: Vec<Included<'_>> =
+            self.documents.iter().map(|one| Included { name: &one.name, text: &one.text }).collect();
         run(&ParseOptions {
             env: &|name| std::env::var(name).ok(),
             formats: &formats,
@@ -295,6 +301,7 @@ impl Source {
             plugins,
             now: unix_seconds(),
             included: Some(&included),
+            followed: &followed,
             max_bytes: FILE_BYTES_MAX,
             ..ParseOptions::default()
         })

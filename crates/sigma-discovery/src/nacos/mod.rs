@@ -100,10 +100,16 @@ struct Signature {
 
 impl Server {
     pub(crate) fn new(settings: &Nacos, env: &Env) -> Arc<Server> {
+        let connect = Duration::from_millis(settings.timeout.connect.into());
+        Server::over(Http::new(connect, Trust::System, env), settings, env)
+    }
+
+    /// Returns the shared part over this client.
+    pub(crate) fn over(http: Http, settings: &Nacos, env: &Env) -> Arc<Server> {
         let timeout = settings.timeout;
         let connect = Duration::from_millis(timeout.connect.into());
         Arc::new(Server {
-            http: Http::new(connect, Trust::System, env),
+            http,
             members: settings.host.clone(),
             prefix: format!("/{}", settings.prefix.trim_matches('/')),
             connect,
@@ -119,8 +125,28 @@ impl Server {
         })
     }
 
+    /// Returns the client.
+    pub(crate) fn http(&self) -> &Http {
+        &self.http
+    }
+
+    /// Returns the path before the name of an API, without a slash at the end.
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Returns the total timeout of a request.
+    pub(crate) fn within(&self) -> Duration {
+        self.within
+    }
+
+    /// Returns the key that signs requests; it may be empty.
+    pub(crate) fn secret_key(&self) -> &Confidential {
+        &self.secret_key
+    }
+
     /// Returns the token for a server, if its address has a user. `is_stale` means that the last one was rejected.
-    async fn token(
+    pub(crate) async fn token(
         &self,
         address: &RegistryAddress,
         is_stale: bool,
@@ -159,6 +185,43 @@ impl Server {
         let secret = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, self.secret_key.reveal().as_bytes());
         let signature = BASE64_STANDARD.encode(hmac::sign(&secret, data.as_bytes()));
         Some(Signature { data, signature })
+    }
+
+    /// Sends a request about a service; once more with a new token, if the server refuses it. `target` is the path after
+    /// the prefix, with a query.
+    pub(crate) async fn ask_about(
+        &self,
+        address: &RegistryAddress,
+        key: &ServiceKey,
+        method: Method,
+        target: &str,
+    ) -> Result<RegistryResponse, Trouble> {
+        let answer = self.ask_with_token(address, key, method.clone(), target, false).await?;
+        if matches!(answer.status, 401 | 403) && address.user().is_some() {
+            // The token has expired, whatever its stated life.
+            return self.ask_with_token(address, key, method, target, true).await;
+        }
+        Ok(answer)
+    }
+
+    async fn ask_with_token(
+        &self,
+        address: &RegistryAddress,
+        key: &ServiceKey,
+        method: Method,
+        target: &str,
+        is_stale: bool,
+    ) -> Result<RegistryResponse, Trouble> {
+        let mut target = format!("{}{target}", self.prefix);
+        if let Some(token) = self.token(address, is_stale).await? {
+            target.push_str(&format!("&accessToken={}", encoded(token.reveal())));
+        }
+        if let Some(Signature { data, signature }) = self.signature(key, SystemTime::now()) {
+            let (key, data, signature) = (encoded(&self.access_key), encoded(&data), encoded(&signature));
+            target.push_str(&format!("&ak={key}&data={data}&signature={signature}"));
+        }
+        let question = RegistryRequest { method, ..RegistryRequest::get(&target, self.within) };
+        self.http.ask(address, question).await
     }
 
     /// Returns the headers of a gRPC request about a service.
@@ -254,37 +317,21 @@ struct Instances {
 }
 
 impl Instances {
-    async fn ask_with_token(
-        &self,
-        address: &RegistryAddress,
-        is_stale: bool,
-    ) -> Result<RegistryResponse, Trouble> {
+    async fn ask(&self, address: &RegistryAddress) -> Result<RegistryResponse, Trouble> {
         let Instances { server, key } = self;
-        let mut target = format!(
-            "{}/ns/instance/list?healthyOnly=true&serviceName={}&namespaceId={}&groupName={}",
-            server.prefix,
+        let target = format!(
+            "/ns/instance/list?healthyOnly=true&serviceName={}&namespaceId={}&groupName={}",
             encoded(&key.service),
             encoded(&key.namespace),
             encoded(&key.group)
         );
-        if let Some(token) = server.token(address, is_stale).await? {
-            target.push_str(&format!("&accessToken={}", encoded(token.reveal())));
-        }
-        if let Some(Signature { data, signature }) = server.signature(key, SystemTime::now()) {
-            let (key, data, signature) = (encoded(&server.access_key), encoded(&data), encoded(&signature));
-            target.push_str(&format!("&ak={key}&data={data}&signature={signature}"));
-        }
-        server.http.ask(address, RegistryRequest::get(&target, server.within)).await
+        server.ask_about(address, key, Method::GET, &target).await
     }
 }
 
 impl MemberQuery for Instances {
     async fn ask(&mut self, address: &RegistryAddress) -> Result<Listing, Trouble> {
-        let mut answer = self.ask_with_token(address, false).await?;
-        if matches!(answer.status, 401 | 403) && address.user().is_some() {
-            // The token has expired, whatever its stated life.
-            answer = self.ask_with_token(address, true).await?;
-        }
+        let answer = Instances::ask(self, address).await?;
         let value = answer.json(address).await?;
         let listing = self.server.listing(&self.key, Some(&value));
         listing.map_err(|trouble| Trouble(format!("{}: {trouble}", address.base())))

@@ -76,7 +76,7 @@ fn completed(fragment: &str, certificate: &str, key: &str) -> String {
 const OWN_PLUGIN: &str = "notice";
 
 /// Blocks of commands and what runs them, or why nothing does. A block has the word in it.
-const COMMANDS: [(&str, &str, &str); 53] = [
+const COMMANDS: [(&str, &str, &str); 54] = [
     (
         "docs/forward-proxy.md",
         "curl -x http://foo:secret@",
@@ -102,6 +102,11 @@ const COMMANDS: [(&str, &str, &str); 53] = [
     ("docs/admin-api.md", "sigma ctl dump", "the_admin_api_as_the_document_says"),
     ("docs/admin-api-security.md", "CN=Operators", "admin_tls::it_is_called_as_the_page_says"),
     ("docs/admin-api-security.md", "--cacert operators.crt", "admin_tls::it_is_called_as_the_page_says"),
+    (
+        "docs/configuration-centres.md",
+        "openssl pkeyutl",
+        "config_sources::only_signed_documents_are_in_force",
+    ),
     ("docs/running-many-nodes.md", "sigma ctl members", "cluster::gateways_on_one_etcd_list_each_other"),
     ("docs/caching.md", "fwd=uri-miss", "reader::the_page_on_caching_shows_a_hit"),
     ("docs/caching.md", "sigma ctl purge", "purges::every_gateway_of_a_store_forgets"),

@@ -18,6 +18,7 @@ mod client_ends;
 mod client_ocsp;
 mod cloud_identity;
 mod cluster;
+mod config_sources;
 mod contrib;
 mod dashboard;
 mod datagrams;

@@ -47,6 +47,8 @@ const AT_START: &[(&str, FileAccess)] = &[
     ("history.path", WriteFolder),
     ("plugin_attr.**.disk_path", WriteFolder),
     ("store.path", WriteFolder),
+    ("config_sources.kept_file", WriteFile),
+    ("config_sources.urls.*.ca", ReadFile),
     ("store.**.ca", ReadFile),
     ("store.**.cert", ReadFile),
     ("store.**.key", ReadFile),

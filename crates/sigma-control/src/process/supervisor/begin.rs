@@ -6,6 +6,7 @@ use std::sync::Arc;
 use sigma_cache::Zones;
 use sigma_config::Checked;
 use sigma_config::crypt::Keyring;
+use sigma_discovery::DocumentFollower;
 use sigma_plugin::cloud::CloudIdentities;
 use sigma_proxy::{Gateway, Inheritance, Snapshot};
 use sigma_upstream::health::{REPORT_QUEUE, passive_channel};
@@ -18,6 +19,7 @@ use crate::operators::live::Live;
 use crate::operators::members::Members;
 use crate::operators::running::Running;
 use crate::operators::{self, Records};
+use crate::process::documents::{FirstConfiguration, Reader, refuse};
 use crate::process::handover::Origin;
 use crate::process::log_control::LogControl;
 use crate::process::parent::Link;
@@ -88,10 +90,16 @@ struct First {
     keeper: Option<Keeper>,
     health_file: Option<HealthFile>,
     process_history: Option<ProcessHistory>,
+    follower: Option<Arc<DocumentFollower>>,
 }
 
 impl First {
-    async fn compile(ground: &Ground, options: &Options, checked: Checked) -> Result<First, StartError> {
+    async fn compile(
+        ground: &Ground,
+        options: &Options,
+        first: FirstConfiguration,
+    ) -> Result<First, StartError> {
+        let FirstConfiguration { checked, documents, fallback, follower } = first;
         let Ground { plugins, keyring, before, store, inheritance, .. } = ground;
         let (settings, store) = (&checked.config.settings, store.as_ref());
         let desired = |checked| Desired::new(checked, Arc::clone(&plugins.enabled) as _, keyring.clone());
@@ -113,13 +121,25 @@ impl First {
         let publisher = Arc::new(publisher);
         let process_history =
             ProcessHistory::begin(&checked.config, store, keyring, Arc::clone(&plugins.enabled) as _);
-        let desired = with_stored(desired(checked), store, process_history.as_ref()).await?;
+        let newest = with_stored(desired(checked), store, process_history.as_ref()).await?;
         let closes = store.is_some() || options.source.skip_invalid;
-        let whole = publisher.compile(desired, closes).await;
-        let whole = whole.map_err(|failures| options.source.invalid(problems(failures)))?;
+        let whole = publisher.compile(newest, closes).await;
+        let whole = whole.map_err(|failures| options.source.invalid(problems(failures)));
+        let (whole, documents) = match (whole, fallback, &follower) {
+            (Err(error), Some(kept), Some(follower)) => {
+                refuse(follower, &error.to_string());
+                let whole = publisher.compile(desired(kept.checked), closes).await;
+                let whole = whole.map_err(|failures| options.source.invalid(problems(failures)))?;
+                (whole, Some(kept.documents))
+            }
+            (whole, ..) => (whole?, documents),
+        };
+        if let (Some(follower), Some(documents)) = (&follower, &documents) {
+            follower.accepted(documents);
+        }
         let current = Arc::clone(&whole.snapshot);
         publisher.adopt(whole);
-        Ok(First { publisher, current, ordered, keeper, health_file, process_history })
+        Ok(First { publisher, current, ordered, keeper, health_file, process_history, follower })
     }
 }
 
@@ -155,10 +175,12 @@ impl Supervisor {
         // Before anything listens: a client that sees the gateway accept may signal it.
         let signals = Signals::receive().map_err(StartError::Signals)?;
         let starter = options.sandbox.starter().clone();
-        let ground = Ground::lay(&options, &checked, origin).await?;
-        let first = First::compile(&ground, &options, checked).await?;
+        let Options { source, plugins, sandbox, .. } = &options;
+        let first = FirstConfiguration::read(Reader { source, plugins, sandbox }, checked).await?;
+        let ground = Ground::lay(&options, &first.checked, origin).await?;
+        let first = First::compile(&ground, &options, first).await?;
         let Ground { plugins, keyring, before, store, asking, inheritance, live, cpus } = ground;
-        let First { publisher, current, ordered, keeper, health_file, process_history } = first;
+        let First { publisher, current, ordered, keeper, health_file, process_history, follower } = first;
         let settings = Arc::clone(&current.settings);
         let writer = access_log(&settings)?;
         let pinned: &[usize] = if settings.pin_workers { &cpus } else { &[] };
@@ -169,7 +191,7 @@ impl Supervisor {
         let purges = Purges::of(&settings, plugins.node.part(Zones::default), store.as_ref(), asking);
         let (publishing, stored) = (Arc::clone(&publisher), store.clone());
         let running = Running::new(&inheritance, live, publishing, stored, (members, purges), tell);
-        let running = Arc::new(running);
+        let running = Arc::new(running.with_documents(follower.clone()));
         // Before anything accepts traffic: a client that sees the gateway up may query its status.
         let entrances = Arc::new(Entrances::new(Arc::clone(&before.sockets)));
         let history = process_history.as_ref().map(|process_history| Arc::clone(&process_history.history));
@@ -205,6 +227,7 @@ impl Supervisor {
             current,
             watch: store.as_ref().map(|store| Arc::clone(store).watch(revision)),
             store,
+            follower,
             process_history,
             audit: records.audit,
             log,

@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use sigma_config::kind::ResourceKey;
 use sigma_config::settings::Settings;
+use sigma_discovery::DocumentFollower;
 use sigma_plugin::Roster;
 use sigma_proxy::Failure;
 use tokio::sync::oneshot;
 
 use super::Supervisor;
+use crate::process::documents::refuse;
 use crate::process::examine;
 use crate::process::handover::Channel;
 use crate::process::log_control::LIFE;
@@ -81,6 +83,8 @@ impl Supervisor {
                     settings: Arc::clone(&self.current.settings),
                     publisher,
                     store: self.store.clone(),
+                    follower: self.follower.clone(),
+                    is_of_documents: trigger == Trigger::Followed,
                 };
                 Box::pin(async move { Outcome::File(loading.load().await, trigger, asker) })
             }
@@ -142,19 +146,45 @@ struct Loading {
     settings: Arc<Settings>,
     publisher: Arc<Publisher>,
     store: Option<Arc<dyn Store>>,
+    follower: Option<Arc<DocumentFollower>>,
+    /// The cause is a change of a followed document.
+    is_of_documents: bool,
 }
 
 impl Loading {
-    /// Reads the files again, and compiles the configuration.
-    async fn load(self) -> Result<Whole, StartError> {
-        let Loading { source, sandbox, plugins, rosters, settings, publisher, store } = self;
+    /// Reads the files again, and compiles the configuration with the newest followed documents. If these are invalid,
+    /// they do not prevent another change: the documents in force are used.
+    async fn load(mut self) -> Result<Whole, StartError> {
+        let Some(follower) = self.follower.clone() else { return self.load_once().await };
+        let newest = follower.take();
+        let former = follower.in_force().filter(|former| !self.is_of_documents && *former != newest);
+        self.source.documents = Arc::clone(&newest);
+        let error = match (self.load_once().await, &former) {
+            (Ok(mut whole), _) => {
+                whole.documents = Some(newest);
+                return Ok(whole);
+            }
+            (Err(error), None) => return Err(error),
+            (Err(error), Some(former)) => {
+                self.source.documents = Arc::clone(former);
+                error
+            }
+        };
+        let Ok(mut whole) = self.load_once().await else { return Err(error) };
+        refuse(&follower, &error.to_string());
+        whole.documents = former;
+        Ok(whole)
+    }
+
+    async fn load_once(&self) -> Result<Whole, StartError> {
+        let Loading { source, sandbox, plugins, rosters, settings, publisher, store, .. } = self;
         let content = plugins.files.content;
         let of = |read: &AllPlugins| match read.files.content == content {
             true => (Arc::clone(&rosters.all), None),
             false => {
                 let kinds: Vec<_> = read.kinds().collect();
                 // As at the start: the settings of plugins take effect at the next one.
-                let rosters = Rosters::new(&kinds, &settings);
+                let rosters = Rosters::new(&kinds, settings);
                 (Arc::clone(&rosters.all), Some(rosters))
             }
         };
@@ -165,7 +195,7 @@ impl Loading {
         }
         let mut next = publisher.state().desired.clone();
         let enabled = newer.as_ref().map(|newer| Arc::clone(&newer.enabled));
-        if let Some(store) = &store {
+        if let Some(store) = store {
             if let Some(problem) = examine::two_sources(&checked.config) {
                 return Err(source.invalid(vec![problem]).into());
             }
@@ -178,7 +208,7 @@ impl Loading {
         } else {
             next.replace_file(checked);
         }
-        let mut whole = compile(&source, &publisher, next, store.is_some(), enabled).await?;
+        let mut whole = compile(source, publisher, next, store.is_some(), enabled).await?;
         whole.plugins = newer.map(|newer| (read, newer));
         Ok(whole)
     }

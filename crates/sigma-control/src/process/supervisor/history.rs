@@ -67,6 +67,13 @@ impl Supervisor {
         }
     }
 
+    /// Records why the newest followed documents are not in force, if they were the only change.
+    pub(super) fn judge_documents(&self, trigger: Trigger, problem: Option<&String>) {
+        if let (Trigger::Followed, Some(problem), Some(follower)) = (trigger, problem, &self.follower) {
+            follower.refused(problem);
+        }
+    }
+
     /// Has the history compare everything if something was lost to it.
     pub(super) fn mend_history(&mut self) {
         let Some(process_history) = &mut self.process_history else { return };

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use sigma_cache::Zones;
 use sigma_config::kind::ResourceKey;
+use sigma_discovery::DocumentFollower;
 use sigma_plugin::Node;
 use sigma_proxy::{Gateway, Snapshot};
 use tokio::sync::mpsc;
@@ -93,6 +94,8 @@ pub struct Supervisor {
     node: Arc<Node>,
     current: Arc<Snapshot>,
     store: Option<Arc<dyn Store>>,
+    /// The followed documents, if the settings name some.
+    follower: Option<Arc<DocumentFollower>>,
     process_history: Option<ProcessHistory>,
     audit: Option<Arc<Audit>>,
     /// Events of the store.
@@ -165,6 +168,9 @@ impl Supervisor {
                         systemd.reloading();
                     }
                     under_way = Some(self.begin(Change::File(Trigger::Signal, None)));
+                }
+                () = newer_documents(self.follower.as_ref()), if is_idle => {
+                    under_way = Some(self.begin(Change::File(Trigger::Followed, None)));
                 }
                 event = next_event(&mut self.watch), if is_idle => {
                     self.absorb(event);
@@ -307,6 +313,7 @@ impl Supervisor {
             Outcome::File(whole, trigger, asker) => {
                 let result = whole.and_then(|whole| self.commit(whole)).map_err(|error| error.to_string());
                 let note = reload_note(result.as_deref().unwrap_or_default());
+                self.judge_documents(trigger, result.as_ref().err());
                 let result = result.map(drop);
                 self.running.reloaded(result.as_ref().err().cloned());
                 self.tell_history_of_file(trigger, &result);
@@ -374,7 +381,7 @@ impl Supervisor {
     /// Puts a whole configuration into force; on an error everything stays as it is. Returns the names of settings that
     /// need a restart.
     fn commit(&mut self, mut whole: Whole) -> Result<Vec<&'static str>, StartError> {
-        let plugins = whole.plugins.take();
+        let (plugins, documents) = (whole.plugins.take(), whole.documents.take());
         let snapshot = Arc::clone(&whole.snapshot);
         let log = access_log(&snapshot.settings)?;
         let prepared = self.gateway.prepare(&snapshot, log)?;
@@ -388,6 +395,9 @@ impl Supervisor {
         self.publisher.adopt(whole);
         self.gateway.commit(prepared);
         self.tell_store();
+        if let (Some(follower), Some(documents)) = (&self.follower, documents) {
+            follower.accepted(&documents);
+        }
         let need_restart = warn_of_restart(&self.current.settings, &snapshot.settings);
         if let Err(error) = self.log.set_level(&snapshot.settings.error_log.level) {
             tracing::error!(%error, "cannot change the level of the error log");
@@ -469,6 +479,14 @@ async fn order_to_stop(running: &Running, parent: Option<&Link>) {
 async fn given(parent: Option<&Link>, node: &Node) -> Option<Channel> {
     match parent {
         Some(parent) => parent.successor(node).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits until a followed document is newer than the one in force; forever, if none is followed.
+async fn newer_documents(follower: Option<&Arc<DocumentFollower>>) {
+    match follower {
+        Some(follower) => follower.changed().await,
         None => std::future::pending().await,
     }
 }
