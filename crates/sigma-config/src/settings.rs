@@ -29,6 +29,7 @@ mod operators;
 pub mod process;
 pub mod profile;
 pub(crate) mod public_keyring;
+pub mod registration;
 mod router;
 mod shedding;
 pub mod store;
@@ -414,6 +415,9 @@ pub struct Settings {
     /// The machine's identity at clouds, for requests of plugins and secret managers; unset: nothing uses it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cloud_identity: Option<crate::settings::cloud_identity::CloudIdentity>,
+    /// Registration of this gateway in registries; off unless set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub registration: Option<registration::Registration>,
     /// Lookup of secrets.
     pub secret_lookup: crate::resources::reference::SecretLookup,
     /// The resolver for node names.
@@ -479,7 +483,7 @@ pub struct Settings {
 
 /// Returns the contradictions in settings that check themselves.
 pub(crate) fn of_document(root: &Map<String, Value>) -> impl Iterator<Item = Problem> {
-    let checks = [health_events::of_document, config_sources::of_document];
+    let checks = [health_events::of_document, config_sources::of_document, registration::of_document];
     checks.into_iter().flat_map(|check| check(root))
 }
 
@@ -561,6 +565,7 @@ impl Default for Settings {
             data_encryption: DataEncryption::default(),
             discovery: None,
             cloud_identity: None,
+            registration: None,
             secret_lookup: crate::resources::reference::SecretLookup::default(),
             dns: crate::settings::dns::Dns::default(),
             health_events: crate::settings::health_events::HealthEvents::default(),

@@ -24,6 +24,7 @@ mod nacos;
 mod node;
 mod nomad;
 mod polling;
+mod registration;
 mod registries;
 #[cfg(test)]
 mod scripted;
@@ -32,6 +33,7 @@ mod subscription;
 mod tally;
 
 pub use centres::{DocumentFollower, DocumentReport, FollowedDocument, FollowedDocuments};
+pub use registration::{RegistrationReport, SelfRegistration};
 pub use registries::{Registries, ServiceQuery};
 pub use sigma_config::discovery::Registry;
 pub use subscription::Subscription;

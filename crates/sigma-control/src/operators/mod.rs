@@ -25,6 +25,7 @@ pub(crate) mod pages;
 #[cfg(feature = "profiles")]
 mod profile;
 mod questions;
+mod registration;
 mod registries;
 mod runner;
 pub(crate) mod running;

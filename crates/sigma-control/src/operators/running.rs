@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
 use http::StatusCode;
@@ -13,9 +13,10 @@ use serde_json::{Value, json};
 use sigma_config::discovery::Registry;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::resources::Upstream;
+use sigma_config::settings::Settings;
 use sigma_config::stored::{self, AnyResource};
 use sigma_config::table::Order;
-use sigma_discovery::DocumentFollower;
+use sigma_discovery::{DocumentFollower, SelfRegistration};
 use sigma_http::FaultKind;
 use sigma_observe::counters::{Counter, Totals, WorkerCounters, merge};
 use sigma_plugin::Node;
@@ -36,7 +37,7 @@ use crate::operators::members::Members;
 use crate::operators::nodes::{self, UpstreamNodes, add_reason, status_name};
 use crate::operators::stress::{self, REMOVED, StressCall, StressPlan, StressRuns, Targets};
 use crate::operators::{
-    caches, certificates, documents, orders as order_measures, registries, runner, scripts,
+    caches, certificates, documents, orders as order_measures, registration, registries, runner, scripts,
 };
 use crate::serving::acme as orders;
 use crate::serving::clock::unix_seconds;
@@ -68,6 +69,8 @@ pub(crate) struct Running {
     store: Option<Arc<dyn Store>>,
     /// The followed documents.
     follower: Option<Arc<DocumentFollower>>,
+    /// The registration of this gateway, while it serves.
+    registration: OnceLock<SelfRegistration>,
     members: Arc<Members>,
     purges: Arc<Purges>,
     taps: Arc<TapBoard>,
@@ -103,6 +106,7 @@ impl Running {
             publisher,
             store,
             follower: None,
+            registration: OnceLock::new(),
             members,
             purges,
             taps: Arc::clone(inheritance.taps()),
@@ -149,6 +153,19 @@ impl Running {
     /// The followed documents, if there are some.
     pub(crate) fn follower(&self) -> Option<&DocumentFollower> {
         self.follower.as_deref()
+    }
+
+    /// Begins to register this gateway, if the settings have it register. Within a runtime.
+    pub(crate) fn register(&self, settings: &Settings) {
+        if let Some(registration) = &settings.registration {
+            let servers = settings.discovery.clone().unwrap_or_default();
+            self.registration.get_or_init(|| SelfRegistration::begin(registration, &servers));
+        }
+    }
+
+    /// The registration of this gateway, if it registers.
+    pub(crate) fn registration(&self) -> Option<&SelfRegistration> {
+        self.registration.get()
     }
 
     /// Tells load balancers from now on why traffic should go elsewhere, or that it need not.
@@ -287,6 +304,7 @@ impl Running {
         let registries = registries::measures(&reports).into_iter();
         let extensions = scripts::measures(&self.scripts).into_iter().chain(runner::measures(&self.runner));
         let registries = registries.chain(documents::measures(self.follower()));
+        let registries = registries.chain(registration::measures(self.registration()));
         registries.chain(expiry).chain(orders).chain(caches).chain([outliers]).chain(extensions).collect()
     }
 

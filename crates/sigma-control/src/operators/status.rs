@@ -13,7 +13,7 @@ use crate::operators::control_api::{self, Inspect};
 use crate::operators::measures;
 use crate::operators::pages::quarantined_by_kind;
 use crate::operators::running::{Running, fault_names};
-use crate::operators::{documents, runner, scripts};
+use crate::operators::{documents, registration, runner, scripts};
 
 /// The body of a 404.
 const PATHS: &str =
@@ -40,6 +40,7 @@ async fn status(State(running): State<Arc<Running>>) -> Response {
         "last_reload_problem": running.last_problem(),
         "configuration": control_api::shown(&running.revisions()),
         "config_sources": documents::shown(running.follower()),
+        "registration": registration::shown(running.registration()),
         "upstreams": running.upstreams(),
         "lua": scripts::shown(running.scripts()),
         "runner": runner::shown(running.runner()),

@@ -144,6 +144,7 @@ pub(super) fn warn_of_restart(old: &Settings, new: &Settings) -> Vec<&'static st
         ("secret_lookup", old.secret_lookup != new.secret_lookup),
         ("discovery", old.discovery != new.discovery),
         ("cloud_identity", old.cloud_identity != new.cloud_identity),
+        ("registration", old.registration != new.registration),
         ("health_events", old.health_events != new.health_events),
         ("acme", old.acme != new.acme),
         ("health_file", old.health_file != new.health_file),

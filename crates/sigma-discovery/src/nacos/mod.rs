@@ -55,6 +55,11 @@ impl ServiceKey {
             service: service.into(),
         }
     }
+
+    /// Returns a service of a namespace and group.
+    pub(crate) fn of(namespace: &str, group: &str, service: &str) -> ServiceKey {
+        ServiceKey { namespace: namespace.into(), group: group.into(), service: service.into() }
+    }
 }
 
 /// In APISIX's format.

@@ -96,6 +96,7 @@ mod profiles;
 mod purges;
 mod quarantine;
 mod reader;
+mod registration;
 mod registries;
 mod registries_containers;
 mod reload;

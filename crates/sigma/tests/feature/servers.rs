@@ -4,6 +4,7 @@
 mod browser;
 mod cache_suite;
 mod cas;
+mod centres;
 mod clickhouse;
 mod collectors;
 mod dashboard;

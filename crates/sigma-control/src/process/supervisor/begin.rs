@@ -210,6 +210,7 @@ impl Supervisor {
         let gateway = Gateway::start(Arc::clone(&current), inheritance, pinned, writer, before.receiving())?;
         running.set_unready(None);
         running.members().begin();
+        running.register(&settings);
         let (parent, taken_file) = take_place(before, &gateway, place.as_ref()).await;
         look_after(&publisher, health_file.as_ref(), keeper);
         let sharing = settings.health_sharing.zip(store.as_ref());

@@ -423,6 +423,7 @@ impl Supervisor {
                 handover::pass(channel, self.gateway.pass_sessions().await).await;
             }
             self.running.members().fall_silent();
+            self.running.registration().inspect(|registration| registration.fall_silent());
             if let Some(file) = self.pid_file.take() {
                 file.leave();
             }
@@ -445,6 +446,10 @@ impl Supervisor {
         tracing::info!(target: LIFE, "stopping: no new connections; open requests may finish");
         // A successor has it, and writes it.
         if successor.is_none() {
+            // First: other programs send no new requests before the listeners close.
+            if let Some(registration) = self.running.registration() {
+                registration.leave().await;
+            }
             if let Some(file) = &self.health_file {
                 file.write_last(&self.publisher).await;
             }
