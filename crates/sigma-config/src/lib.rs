@@ -24,8 +24,9 @@ pub use file::quarantine::QuarantinedItem;
 pub use file::{env, shorthand, valid_part};
 pub use resources::{checks, kind, nodes, reference, table};
 pub use settings::{
-    acme, audit_log, cache, cloud_identity, config_sources, crypt, discovery, dns, ext_plugin, geoip, health_events,
-    health_file, health_sharing, history, io, live, lua, members, process, profile, registration, store, tap, tls, wasm,
+    acme, audit_log, cache, cloud_identity, config_sources, crypt, discovery, dns, ext_plugin, geoip,
+    health_events, health_file, health_sharing, history, io, live, lua, members, process, profile,
+    registration, store, tap, tls, wasm,
 };
 
 use std::collections::{HashMap, HashSet};

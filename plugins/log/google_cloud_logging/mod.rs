@@ -54,9 +54,9 @@ HTTP/1.1 200 OK
 
 /// Sends log entries in batches to Google Cloud Logging.
 ///
-/// The gateway logs in with the key of a service account, or with the identity of its machine, and renews its token a minute before its expiry. Requests
-/// never wait for the service. A failed batch is sent again `max_retry_count` times and then dropped. Entries beyond
-/// `max_pending_entries` of the plugin metadata or 64 MiB are dropped.
+/// The gateway logs in with the key of a service account, or with the identity of its machine, and renews its token a
+/// minute before its expiry. Requests never wait for the service. A failed batch is sent again `max_retry_count` times
+/// and then dropped. Entries beyond `max_pending_entries` of the plugin metadata or 64 MiB are dropped.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(
     transform = batch::named(NAME),

@@ -6,10 +6,10 @@
 //! certificates from `revocation` and staples from `stapling`, both of which `published` fetches and keeps,
 //! and queries about clients' certificates from `inquiries`; certificates that the gateway orders itself come
 //! from `acme`. `file_stamp` tells whether a file has changed; `pair_files` follows the certificates of ssls
-//! that are in files. `ticket_keys` keeps keys of session tickets, and shares them. `cloud_identity` keeps the credentials of the machine at
-//! clouds. `purges` has caches
-//! forget, on all gateways of a store; `cache_disk` is where they keep what outlasts the process. `trial`
-//! compiles resources before they are stored. `expiry` watches the certificates in force.
+//! that are in files. `ticket_keys` keeps keys of session tickets, and shares them. `cloud_identity` keeps the
+//! credentials of the machine at clouds. `purges` has caches forget, on all gateways of a store; `cache_disk` is
+//! where they keep what outlasts the process. `trial` compiles resources before they are stored. `expiry` watches
+//! the certificates in force.
 
 pub(crate) mod acme;
 pub(crate) mod cache_disk;

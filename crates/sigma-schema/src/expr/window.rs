@@ -239,6 +239,23 @@ mod tests {
     }
 
     #[test]
+    fn instants_are_seconds() {
+        let check = |text: &str, expected| assert_eq!(unix_seconds(text), expected, "{text}");
+        check("1970-01-01T00:00:00Z", Some(0));
+        check("2015-08-30T12:36:00Z", Some(1_440_938_160));
+        check("2015-08-30T12:36:00.123456789Z", Some(1_440_938_160));
+        for wrong in [
+            "2015-08-30T24:00:00Z",
+            "2015-08-30 12:36:00Z",
+            "2015-08-30T12:36:00+01:00",
+            "2015-08-30T12:36:00.xZ",
+            "",
+        ] {
+            check(wrong, None);
+        }
+    }
+
+    #[test]
     fn days_are_numbered() {
         let check = |text: &str, expected| assert_eq!(date(text), expected, "{text}");
         check("1970-01-01", Some(0));
