@@ -246,7 +246,7 @@ impl Watched for Containers {
     }
 }
 
-/// Returns the text at a JSON pointer; empty if there is none.
+/// Returns the text at a JSON pointer; empty without a text there.
 fn text<'v>(value: &'v Value, pointer: &str) -> &'v str {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }

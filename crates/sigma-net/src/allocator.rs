@@ -38,6 +38,7 @@ unsafe impl GlobalAlloc for Mimalloc {
         }
     }
 
+    // SAFETY: the caller keeps the contract of `GlobalAlloc::alloc_zeroed`.
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         let (size, align) = (layout.size(), layout.align());
@@ -50,12 +51,14 @@ unsafe impl GlobalAlloc for Mimalloc {
         }
     }
 
+    // SAFETY: the caller keeps the contract of `GlobalAlloc::dealloc`.
     #[inline]
     unsafe fn dealloc(&self, at: *mut u8, _: Layout) {
         // SAFETY: the block is this allocator's, as the caller guarantees.
         unsafe { mimalloc::mi_free(at.cast()) }
     }
 
+    // SAFETY: the caller keeps the contract of `GlobalAlloc::realloc`.
     #[inline]
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         let align = layout.align();
@@ -70,8 +73,9 @@ unsafe impl GlobalAlloc for Mimalloc {
 }
 
 #[cfg(test)]
-#[expect(unsafe_code)]
 mod tests {
+    #![expect(unsafe_code)]
+
     use super::*;
 
     /// The alignment of blocks is mimalloc's promise, not its interface's.

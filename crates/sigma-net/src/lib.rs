@@ -15,6 +15,7 @@ pub mod latest;
 pub mod limits;
 pub mod listen;
 pub mod memory;
+mod original_destination;
 mod pages;
 pub mod quic;
 #[cfg(feature = "profiles")]
@@ -40,4 +41,4 @@ pub use listen::{BoundSocket, Listening};
 pub use sockets::Sockets;
 pub use stream::{Peer, Stream};
 pub use tcp_options::TcpOptions;
-pub use thread_time::thread_time;
+pub use thread_time::{machine_time, thread_time};

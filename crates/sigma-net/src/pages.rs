@@ -20,7 +20,7 @@ impl Pages {
         Pages::map(bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
     }
 
-    /// Maps the first `bytes` of a file, for reading. The content is what the file has at the moment of a read.
+    /// Maps the first `bytes` of a file, for reading. A read returns the content of the file at that moment.
     ///
     /// # Errors
     /// Returns the error of the operating system.

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, sockopt};
+use rustix::net::RecvFlags;
 use sigma_buffer::Chunk;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
@@ -34,14 +34,6 @@ pub enum Stream {
     /// Simulated by a test
     #[cfg(feature = "simulation")]
     Simulated(Box<dyn crate::simulation::Wire>),
-}
-
-/// Returns the original destination of a TCP connection, whose family the local address tells.
-pub(crate) fn original_destination(socket: &impl AsFd) -> Option<SocketAddr> {
-    match SockRef::from(socket).local_addr().ok()?.as_socket()? {
-        SocketAddr::V4(_) => sockopt::ip_original_dst(socket).ok().map(SocketAddr::V4),
-        SocketAddr::V6(_) => sockopt::ipv6_original_dst(socket).ok().map(SocketAddr::V6),
-    }
 }
 
 /// The other end of a connection.
@@ -336,7 +328,7 @@ impl Stream {
     /// (`SO_ORIGINAL_DST`); None if the kernel does not know it. Without a redirection it may be the local address.
     pub fn original_destination(&self) -> Option<SocketAddr> {
         match self {
-            Stream::Tcp(s) => original_destination(s),
+            Stream::Tcp(s) => crate::original_destination::of(s),
             Stream::Unix(_) => None,
             Stream::Uring(s) => s.original_destination(),
             #[cfg(feature = "simulation")]

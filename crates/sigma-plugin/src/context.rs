@@ -197,8 +197,7 @@ enum VariableValue {
 /// One exchange as plugins use it. Reused for one exchange after another.
 #[derive(Default)]
 pub struct Context {
-    /// The request to the node, before the gateway adds its own fields. The request line stays the client's; see
-    /// `target`.
+    /// The request to the node, without the gateway's own fields. The request line stays the client's; see `target`.
     pub request: RequestHead,
     /// The response: the node's or the gateway's.
     pub response: ResponseHead,
@@ -222,8 +221,7 @@ pub struct Context {
     pub has_request_body: bool,
     /// The response of the header filters has a body, which may still turn out to be empty.
     pub has_response_body: bool,
-    /// A plugin's limit of the request body in bytes; 0 for the limit of the gateway alone. See
-    /// [`Context::limit_request_body`].
+    /// A plugin's limit of the request body in bytes; 0 without one. See [`Context::limit_request_body`].
     pub request_body_limit: u64,
     /// Bytes of the node's response that may be read ahead of a client that is slower; 0 for none.
     pub read_ahead_bytes: usize,
@@ -309,8 +307,7 @@ impl Context {
         self.upstream = None;
         self.body = None;
         (self.has_request_body, self.has_response_body) = (false, false);
-        self.request_body_limit = 0;
-        self.read_ahead_bytes = 0;
+        (self.request_body_limit, self.read_ahead_bytes) = (0, 0);
         self.is_translated = false;
         self.dubbo = None;
         self.cache = None;

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use mlua::{HookTriggers, Lua, VmState};
-use sigma_net::thread_time;
+use sigma_net::{machine_time, thread_time};
 
 /// Instructions between two calls of the hook: some microseconds.
 const INSTRUCTIONS: u32 = 1000;
@@ -81,7 +81,7 @@ pub(crate) struct Budget {
 
 impl Budget {
     pub(crate) fn new() -> Budget {
-        let machine = Instant::now();
+        let machine = machine_time();
         Budget {
             run: Cell::new(Duration::ZERO),
             began: Cell::new(Moment { machine, thread: Duration::ZERO }),
@@ -115,7 +115,7 @@ impl Budget {
         let budget = Rc::clone(self);
         let triggers = HookTriggers::new().every_nth_instruction(instructions);
         lua.set_global_hook(triggers, move |lua, _| {
-            let now = Instant::now();
+            let now = machine_time();
             budget.note_slowness(now);
             if !budget.is_spent.get() && !budget.is_over(now) {
                 budget.adapt(lua, now)?;
@@ -177,7 +177,7 @@ impl Budget {
 
     /// Begins a run that may take so long.
     pub(super) fn begin(self: &Rc<Self>, lua: &Lua, run: Duration) -> mlua::Result<()> {
-        let machine = Instant::now();
+        let machine = machine_time();
         self.is_late.set(false);
         self.has_much.set(false);
         if self.is_spent.replace(false) {
@@ -227,7 +227,7 @@ impl Budget {
             return self.check_late();
         }
         self.calls.set(0);
-        let now = Instant::now();
+        let now = machine_time();
         if now.saturating_duration_since(self.looked.get()) >= LOOK {
             let grace = self.run.get() * CALL_GRACE;
             self.looked.set(now);
@@ -261,7 +261,7 @@ impl Budget {
     /// The processor time since the run began; in a short run, the time that has passed.
     pub(super) fn used(&self) -> Duration {
         let began = self.began.get();
-        let machine = Instant::now();
+        let machine = machine_time();
         let passed = machine.saturating_duration_since(began.machine);
         if passed < LOOK {
             return passed;

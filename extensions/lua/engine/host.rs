@@ -121,7 +121,7 @@ impl Drop for Nested<'_> {
 pub(crate) struct Host {
     /// None where no script runs, and in timers.
     seat: RefCell<Option<Seat>>,
-    /// What an exchange has in place of its context while a script of it runs.
+    /// The context that an exchange has while one of its scripts uses its own.
     spare: RefCell<Option<Box<Context>>>,
     /// The run without an exchange: a timer's.
     alone: RefCell<Option<Rc<Alone>>>,

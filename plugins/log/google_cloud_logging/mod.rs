@@ -203,23 +203,23 @@ struct Service {
     file: Option<PathBuf>,
     account: OnceCell<Account>,
     /// The identity of the machine, instead of an account.
-    machine: Option<Machine>,
+    machine: Option<MachineAccount>,
     log_id: String,
     tokens: Tokens,
     sender: HttpSender,
 }
 
 /// The identity of the machine at Google Cloud, and its use.
-struct Machine {
+struct MachineAccount {
     identities: Arc<CloudIdentities>,
     project: String,
     entries: Address,
     is_verified: bool,
 }
 
-impl Machine {
-    fn new(settings: &MachineProject, verifies: bool, build: &Build<'_>) -> Result<Machine, String> {
-        let machine = Machine {
+impl MachineAccount {
+    fn new(settings: &MachineProject, verifies: bool, build: &Build<'_>) -> Result<MachineAccount, String> {
+        let machine = MachineAccount {
             identities: build.node.part(CloudIdentities::default),
             project: settings.project_id.clone(),
             entries: settings.entries_uri.clone(),
@@ -245,7 +245,8 @@ impl Service {
     fn new(config: &Config, build: &Build<'_>) -> Result<Service, String> {
         let account = config.auth_config.as_ref().map(Account::new).transpose()?;
         let machine = config.machine_identity.as_ref();
-        let machine = machine.map(|settings| Machine::new(settings, config.ssl_verify, build)).transpose()?;
+        let machine =
+            machine.map(|settings| MachineAccount::new(settings, config.ssl_verify, build)).transpose()?;
         let addresses = account.iter().flat_map(|account| [account.entries.clone(), account.token.clone()]);
         let addresses: Vec<_> =
             addresses.chain(machine.iter().map(|machine| machine.entries.clone())).collect();

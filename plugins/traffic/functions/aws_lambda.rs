@@ -96,7 +96,7 @@ struct Authorization {
     machine_identity: Option<ServicePlace>,
 }
 
-/// The place of a called service.
+/// The address of a called service.
 #[derive(Deserialize, JsonSchema)]
 struct ServicePlace {
     /// The region of the function.

@@ -29,6 +29,11 @@ const KNOWN: &[(&str, &str, &str)] = &[
         "blocks of the language hold blocks of other kinds, so their converters call each other",
     ),
     (
+        "crates/sigma-convert/src/import/haproxy/",
+        "crates/sigma-convert/src/import/haproxy/",
+        "a rule adds to the chain, and the chain closes the paths of rules that it cannot keep",
+    ),
+    (
         "crates/sigma-convert/src/import/nginx/",
         "crates/sigma-convert/src/import/nginx/",
         "blocks of the language hold blocks of other kinds, so their converters call each other",

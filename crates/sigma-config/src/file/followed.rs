@@ -18,7 +18,7 @@ pub(crate) fn own_resources(document: &Document) -> Option<Problem> {
     let root = document.value.as_object().filter(|root| root.contains_key("config_sources"))?;
     let has_items =
         |section: &&str| root.get(*section).and_then(Value::as_array).is_some_and(|l| !l.is_empty());
-    let section = SECTIONS.into_iter().find(|section| has_items(&section))?;
+    let section = SECTIONS.into_iter().find(|section| has_items(section))?;
     let message = format!("the file has `{section}`, but `config_sources` is set, so resources belong there");
     let hint = "move them to a followed document, or remove `config_sources`";
     Some(document.problem(section, "two_sources", message).hint(hint))

@@ -40,7 +40,7 @@ pub struct AwsIdentity {
     #[serde(default = "aws_sources")]
     #[schemars(length(min = 1), extend("uniqueItems" = true))]
     pub sources: Vec<AwsSource>,
-    /// The address of the Security Token Service. Unset: that of the region in `AWS_REGION`, or the global one.
+    /// The address of the Security Token Service. Unset: the address for the region in `AWS_REGION`, or the global address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = URL))]
     pub sts_endpoint: Option<String>,

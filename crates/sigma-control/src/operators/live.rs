@@ -181,7 +181,7 @@ fn shown(figures: &Figures, seconds: u64) -> Value {
     })
 }
 
-/// The sums of some nodes since they were last taken. Workers count while somebody takes them.
+/// The sums of some nodes since they were last taken. Workers count while a dashboard is open.
 #[derive(Debug)]
 pub(crate) struct Meter {
     /// Addresses as text.

@@ -317,7 +317,7 @@ impl UringStream {
 
     /// See [`crate::Stream::original_destination`].
     pub(crate) fn original_destination(&self) -> Option<SocketAddr> {
-        self.with_socket(|socket| crate::stream::original_destination(&socket)).ok()?
+        self.with_socket(|socket| crate::original_destination::of(&socket)).ok()?
     }
 }
 

@@ -11,12 +11,13 @@ use sigma_http::{Fault, FaultKind, Headers, Method, Side};
 use sigma_net::deadline;
 use sigma_observe::counters::Counter;
 use sigma_upstream::balance::{Balancer, InFlight, PickContext, Token, Tried};
-use sigma_upstream::endpoint::{Address, Endpoint, EndpointSet, LocalSet};
+use sigma_upstream::endpoint::{Address, Endpoint};
 use sigma_upstream::identity::EndpointId;
 use sigma_upstream::overload::gate::Permit;
 
 use crate::attempt::guards::Limit;
 use crate::attempt::judge::{FailedAttempt, Judge, out_of_service};
+use crate::attempt::picked::Picked;
 use crate::attempt::retry::{Missing, RetryPolicy};
 use crate::snapshot::{Session, Upstream};
 use crate::worker::{UpstreamState, Worker};
@@ -93,64 +94,6 @@ const READDRESSED_MAX: u8 = 3;
 /// The time that an address has for a connection before another address of the same node is tried. RFC 8305 §5 starts
 /// the second after 250 ms in parallel; here the first is given up, so it has slightly more time.
 const LINK_MS: Option<NonZeroU32> = NonZeroU32::new(400);
-
-/// A node chosen from a set, which stays alive with it.
-#[derive(Debug)]
-pub(crate) struct Picked {
-    set: LocalSet,
-    index: u32,
-    /// It has a permit of the node's gate, which it gives back in the end. Not a [`Permit`], as each exchange has
-    /// room for two of these.
-    has_place: bool,
-}
-
-impl Picked {
-    fn new(balancer: &Balancer, index: usize) -> Picked {
-        Picked { set: Rc::clone(balancer.endpoints()), index: index as u32, has_place: false }
-    }
-
-    /// Returns a node outside of the upstream's set.
-    fn unlisted(addr: SocketAddr) -> Picked {
-        let set = EndpointSet::new(vec![Endpoint::unlisted(addr)], Arc::default());
-        Picked { set: Rc::new(Arc::new(set)), index: 0, has_place: false }
-    }
-
-    /// Tries to get a permit of its node; returns true if it has one.
-    fn enters(&mut self, limit: &Limit) -> bool {
-        let place = limit.to_node(self).and_then(|way| way.gate.try_enter(way.bounds));
-        place.is_some_and(|place| {
-            self.take_place(place);
-            true
-        })
-    }
-
-    /// Returns true if it has a permit of its node.
-    pub(crate) fn has_place(&self) -> bool {
-        self.has_place
-    }
-
-    /// Takes a permit of its node.
-    pub(crate) fn take_place(&mut self, place: Permit) {
-        place.detach();
-        self.has_place = true;
-    }
-}
-
-impl Drop for Picked {
-    fn drop(&mut self) {
-        if self.has_place {
-            self.health.gate().leave();
-        }
-    }
-}
-
-impl std::ops::Deref for Picked {
-    type Target = Endpoint;
-
-    fn deref(&self) -> &Endpoint {
-        &self.set.endpoints[self.index as usize]
-    }
-}
 
 /// The failure of an attempt.
 #[derive(Debug, Clone, Copy)]

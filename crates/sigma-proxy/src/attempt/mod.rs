@@ -6,6 +6,7 @@ pub(crate) mod guards;
 pub(crate) mod judge;
 pub(crate) mod outbound;
 pub(crate) mod passage;
+pub(crate) mod picked;
 pub(crate) mod refuser;
 pub(crate) mod retry;
 pub(crate) mod target;

@@ -13,8 +13,9 @@ use sigma_upstream::overload::breaker::{Outcome, Pass, Turn};
 use sigma_upstream::overload::gate::{Full, Permit};
 use sigma_upstream::overload::gradient::Begun;
 
-use crate::attempt::attempts::{Attempts, Picked};
+use crate::attempt::attempts::Attempts;
 use crate::attempt::guards::{BreakerRules, Guards, Limit, OwnGuards};
+use crate::attempt::picked::Picked;
 use crate::snapshot::Upstream;
 use crate::worker::Worker;
 

@@ -13,9 +13,10 @@ use sigma_schema::expr::{VarValue, Variables};
 use super::plan::Plan;
 use super::transfer::client_gone;
 use super::{Exchange, client, grpc};
-use crate::attempt::attempts::{Attempts, Picked};
+use crate::attempt::attempts::Attempts;
 use crate::attempt::guards::{Fallback, Guards, Limit};
 use crate::attempt::passage::{GuardOutcome, Passage, wait_for_node, wait_in_queue};
+use crate::attempt::picked::Picked;
 use crate::snapshot::Route;
 use crate::worker::View;
 

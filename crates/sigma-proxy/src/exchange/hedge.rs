@@ -16,7 +16,8 @@ use sigma_wire::HeadLimits;
 use super::Exchange;
 use super::plan::{Ended, Plan, State};
 use super::transfer::client_gone;
-use crate::attempt::attempts::{Busy, Picked};
+use crate::attempt::attempts::Busy;
+use crate::attempt::picked::Picked;
 use crate::attempt::retry::Hedging;
 use crate::attempt::target;
 

@@ -11,9 +11,10 @@ use sigma_schema::expr::{VarValue, Variables};
 
 use super::Flow;
 use super::entrance::known;
-use crate::attempt::attempts::{Attempts, Picked};
+use crate::attempt::attempts::Attempts;
 use crate::attempt::guards::{Fallback, Limit};
 use crate::attempt::passage::{Passage, wait_for_node, wait_in_queue};
+use crate::attempt::picked::Picked;
 use crate::edge::admit::unless_closing;
 use crate::snapshot::Upstream;
 use crate::worker::{View, Worker};

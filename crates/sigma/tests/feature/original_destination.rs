@@ -12,7 +12,7 @@ use crate::{PATIENCE, SIGMA};
 /// Set in the process that runs within the namespace.
 const WITHIN: &str = "SIGMA_TEST_NAMESPACE";
 
-/// The user whose connections are redirected: those of the gateway are not.
+/// The user whose connections are redirected. Connections of the gateway are not.
 const CLIENT_UID: &str = "12345";
 
 /// A gateway with a listener at this address, whose route for port 9 leads to a node at `other`.
@@ -73,7 +73,7 @@ fn redirected_connection_reaches_its_destination() {
     assert!(ran.status.success() && said.contains("1 passed"), "{said}");
 }
 
-/// What a client that is redirected gets from an address: the first line, or an empty text.
+/// Returns the first line that a redirected client gets from an address, or an empty text.
 fn asked(address: &str, port: u16) -> String {
     let script = format!("exec 3<>/dev/tcp/{address}/{port} && echo hello >&3 && head -n 1 <&3");
     let arguments = ["--reuid", CLIENT_UID, "--clear-groups", "timeout", "20", "bash", "-c", &script];

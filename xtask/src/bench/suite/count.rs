@@ -43,7 +43,7 @@ const FOUR: &str = r#""cors": {}, "request-id": {},
     "limit-count": { "count": 1000000000, "time_window": 60, "key": "remote_addr" },
     "response-rewrite": { "headers": { "set": { "X-Served-By": "bench" } } }"#;
 
-/// As the suite `extensions` measures it beside another gateway.
+/// The function that the suite `extensions` compares with another gateway.
 const LUA: &str = r#""serverless-pre-function": { "functions": [
     "return function() ngx.req.set_header(\"X-Client\", ngx.var.remote_addr) end" ] }"#;
 

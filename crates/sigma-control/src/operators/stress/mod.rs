@@ -2,14 +2,14 @@
 //! passed. Then the share is normal again, and the report stays.
 //!
 //! - [`plan`]: the order of an operator.
-//! - [`course`]: the steps, without clock and traffic.
+//! - [`progress`]: the steps, without clock and traffic.
 //!
 //! A task of the control thread runs a test. Workers read the share from the state of the nodes, as they do for node
 //! states, and ignore a share that the task does not repeat: a test ends with its task. It ends too if a node of it is
 //! not usable any more, if the upstream is changed, or if a worker is lost.
 
-mod course;
 mod plan;
+mod progress;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,8 +23,8 @@ use sigma_upstream::health::StressShare;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use self::course::{Course, End};
 pub(crate) use self::plan::StressPlan;
+use self::progress::{End, Progress};
 use crate::operators::live::{Live, Meter};
 use crate::serving::clock::unix_seconds;
 
@@ -162,15 +162,15 @@ struct Run {
     began: Instant,
     began_at: i64,
     ended_at: Mutex<Option<i64>>,
-    course: Mutex<Course>,
+    progress: Mutex<Progress>,
     /// Notified when an operator ends it.
     stopped: Notify,
 }
 
 impl Run {
-    fn course(&self) -> MutexGuard<'_, Course> {
-        // A course is valid between any two of its changes.
-        self.course.lock().unwrap_or_else(PoisonError::into_inner)
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        // A progress is valid between any two of its changes.
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn ended_at(&self) -> MutexGuard<'_, Option<i64>> {
@@ -182,7 +182,7 @@ impl Run {
     }
 
     fn is_running(&self) -> bool {
-        !self.course().has_ended()
+        !self.progress().has_ended()
     }
 
     fn report(&self) -> Value {
@@ -190,9 +190,9 @@ impl Run {
         if let Some(ended_at) = *self.ended_at() {
             report["ended"] = ended_at.into();
         }
-        let course = self.course().report(self.now_ms());
-        if let (Some(report), Value::Object(course)) = (report.as_object_mut(), course) {
-            report.extend(course);
+        let progress = self.progress().report(self.now_ms());
+        if let (Some(report), Value::Object(progress)) = (report.as_object_mut(), progress) {
+            report.extend(progress);
         }
         report
     }
@@ -201,7 +201,7 @@ impl Run {
     async fn drive(&self, targets: Targets, live: &Live, meter: &Meter, in_force: impl InForceNow) {
         let mut ticks = tokio::time::interval_at(self.began + TICK, TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        targets.press(self.course().percent());
+        targets.press(self.progress().percent());
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
@@ -213,15 +213,15 @@ impl Run {
                 Ok(_) => targets.unusable(),
             };
             let (figures, now_ms) = (live.take(meter), self.now_ms());
-            let mut course = self.course();
-            let before = course.percent();
+            let mut progress = self.progress();
+            let before = progress.percent();
             match changed {
-                Some(reason) => course.end(End::Changed(reason), now_ms),
-                None => course.tick(&figures, now_ms),
+                Some(reason) => progress.end(End::Changed(reason), now_ms),
+                None => progress.tick(&figures, now_ms),
             }
-            let percent = course.percent();
+            let percent = progress.percent();
             targets.press(percent);
-            if course.has_ended() {
+            if progress.has_ended() {
                 break;
             }
             if percent != before {
@@ -231,13 +231,13 @@ impl Run {
     }
 }
 
-/// Ends the course of a test whose task has ended in any way.
+/// Ends the progress of a test whose task has ended in any way.
 struct Ending(Arc<Run>);
 
 impl Drop for Ending {
     fn drop(&mut self) {
         let run = &self.0;
-        run.course().end(End::Changed("the task of the test has ended".to_owned()), run.now_ms());
+        run.progress().end(End::Changed("the task of the test has ended".to_owned()), run.now_ms());
         *run.ended_at() = Some(unix_seconds());
         let report = run.report();
         let reason = report.get("reason").and_then(Value::as_str).unwrap_or_default();
@@ -280,7 +280,7 @@ impl StressRuns {
         let runs = self.runs();
         let run = runs.get(upstream).filter(|run| run.is_running());
         let run = run.ok_or_else(|| none(upstream, "no running stress test"))?;
-        run.course().end(End::Stopped, run.now_ms());
+        run.progress().end(End::Stopped, run.now_ms());
         run.stopped.notify_one();
         Ok(run.report())
     }
@@ -313,7 +313,7 @@ impl StressRuns {
             began,
             began_at: unix_seconds(),
             ended_at: Mutex::default(),
-            course: Mutex::new(Course::begin(plan, 0)),
+            progress: Mutex::new(Progress::begin(plan, 0)),
             stopped: Notify::new(),
         });
         runs.insert(upstream.to_owned(), Arc::clone(&run));

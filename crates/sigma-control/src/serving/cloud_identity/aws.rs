@@ -7,7 +7,7 @@ use sigma_plugin::cloud::{AwsKeys, Cloud};
 use sigma_schema::Confidential;
 use sigma_schema::expr::unix_seconds;
 
-use super::caller::{Caller, Question, at, file};
+use super::caller::{Caller, CloudRequest, at, file};
 use super::{Credential, Environment, Fetching, Service};
 
 /// The life of a token of the instance metadata service, in seconds. Each renewal fetches another one.
@@ -83,7 +83,7 @@ impl Aws {
             .append_pair("RoleSessionName", &session)
             .append_pair("WebIdentityToken", &token)
             .finish();
-        let question = Question {
+        let question = CloudRequest {
             method: Method::POST,
             url: at(&base, "/")?,
             fields: &[],
@@ -123,7 +123,7 @@ impl Aws {
     /// Asks the metadata service of an instance (IMDSv2).
     async fn instance(&self) -> Result<Credential<AwsKeys>, String> {
         let base = &self.settings.instance_endpoint;
-        let question = Question {
+        let question = CloudRequest {
             method: Method::PUT,
             url: at(base, "/latest/api/token")?,
             fields: &[("x-aws-ec2-metadata-token-ttl-seconds", TOKEN_TTL), ("content-length", "0")],
@@ -132,7 +132,7 @@ impl Aws {
         let token = self.caller.ask(question).await?.body;
         let fields = [("x-aws-ec2-metadata-token", token.trim())];
         let roles = "/latest/meta-data/iam/security-credentials/";
-        let found = self.caller.ask(Question::get(at(base, roles)?, &fields)).await?;
+        let found = self.caller.ask(CloudRequest::get(at(base, roles)?, &fields)).await?;
         let role = found.body.lines().next().unwrap_or_default().trim();
         // It becomes part of a path.
         let is_name = !role.is_empty()
@@ -145,7 +145,7 @@ impl Aws {
 
     async fn asked_keys(&self, url: Url, fields: &[(&str, &str)]) -> Result<Credential<AwsKeys>, String> {
         let host = url.host_str().unwrap_or_default().to_owned();
-        let answer = self.caller.ask(Question::get(url, fields)).await?.json()?;
+        let answer = self.caller.ask(CloudRequest::get(url, fields)).await?.json()?;
         let text = |name: &str| answer.get(name).and_then(Value::as_str);
         let of = ["AccessKeyId", "SecretAccessKey", "Token", "Expiration"].map(text);
         keys(of).ok_or_else(|| format!("`{host}` returned no credentials"))

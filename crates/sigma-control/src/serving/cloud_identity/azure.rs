@@ -5,7 +5,7 @@ use sigma_config::cloud_identity::AzureIdentity;
 use sigma_plugin::cloud::Cloud;
 use sigma_schema::Confidential;
 
-use super::caller::{Caller, Question, at, file};
+use super::caller::{Caller, CloudRequest, at, file};
 use super::gcp::token_of;
 use super::{Credential, Environment, Fetching, Service};
 
@@ -61,7 +61,7 @@ impl Azure {
             .append_pair("client_assertion", &assertion)
             .finish();
         let base = authority.as_deref().unwrap_or(AUTHORITY);
-        let question = Question {
+        let question = CloudRequest {
             method: Method::POST,
             url: at(base, &format!("/{tenant}/oauth2/v2.0/token"))?,
             fields: &[],
@@ -76,7 +76,7 @@ impl Azure {
         if let Some(client) = self.client_id() {
             url.query_pairs_mut().append_pair("client_id", &client);
         }
-        token_of(&self.caller.ask(Question::get(url, &[("metadata", "true")])).await?)
+        token_of(&self.caller.ask(CloudRequest::get(url, &[("metadata", "true")])).await?)
     }
 }
 

@@ -24,7 +24,7 @@ pub(super) struct Caller {
 }
 
 /// A request.
-pub(super) struct Question<'q> {
+pub(super) struct CloudRequest<'q> {
     pub(super) method: Method,
     pub(super) url: Url,
     pub(super) fields: &'q [(&'q str, &'q str)],
@@ -32,19 +32,19 @@ pub(super) struct Question<'q> {
     pub(super) body: Option<(&'static str, String)>,
 }
 
-impl Question<'_> {
-    pub(super) fn get<'q>(url: Url, fields: &'q [(&'q str, &'q str)]) -> Question<'q> {
-        Question { method: Method::GET, url, fields, body: None }
+impl CloudRequest<'_> {
+    pub(super) fn get<'q>(url: Url, fields: &'q [(&'q str, &'q str)]) -> CloudRequest<'q> {
+        CloudRequest { method: Method::GET, url, fields, body: None }
     }
 }
 
 /// A whole response with status 200.
-pub(super) struct Answer {
+pub(super) struct CloudResponse {
     pub(super) fields: HeaderMap,
     pub(super) body: String,
 }
 
-impl Answer {
+impl CloudResponse {
     pub(super) fn json(&self) -> Result<Value, String> {
         // The error could show a piece of a credential.
         serde_json::from_str(&self.body).map_err(|_| "the response is not JSON".to_owned())
@@ -73,7 +73,7 @@ impl Caller {
     ///
     /// # Errors
     /// Returns an error, which is a sentence without secrets, if no such response comes in time.
-    pub(super) async fn ask(&self, question: Question<'_>) -> Result<Answer, String> {
+    pub(super) async fn ask(&self, question: CloudRequest<'_>) -> Result<CloudResponse, String> {
         let host = question.url.host_str().unwrap_or_default().to_owned();
         let failed = |error: reqwest::Error| match error.is_timeout() {
             true => format!("`{host}` did not respond in time"),
@@ -98,7 +98,7 @@ impl Caller {
             200 => {
                 let body =
                     String::from_utf8(body).map_err(|_| format!("the response of `{host}` is not UTF-8"))?;
-                Ok(Answer { fields: std::mem::take(response.headers_mut()), body })
+                Ok(CloudResponse { fields: std::mem::take(response.headers_mut()), body })
             }
             status => Err(format!("`{host}` responded with status {status}")),
         }

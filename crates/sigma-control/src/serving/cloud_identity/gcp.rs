@@ -9,7 +9,7 @@ use sigma_plugin::cloud::Cloud;
 use sigma_schema::Confidential;
 use sigma_schema::expr::unix_seconds;
 
-use super::caller::{Answer, Caller, Question, at, file};
+use super::caller::{Caller, CloudRequest, CloudResponse, at, file};
 use super::{Credential, Fetching, Service, unix_now};
 
 /// The longest life that a response may claim, in seconds.
@@ -40,7 +40,7 @@ impl Gcp {
         let path = format!("/computeMetadata/v1/instance/service-accounts/{service_account}/token");
         let mut url = at(metadata_endpoint, &path)?;
         url.query_pairs_mut().append_pair("scopes", &scopes.join(","));
-        let answer = self.caller.ask(Question::get(url, &[("metadata-flavor", "Google")])).await?;
+        let answer = self.caller.ask(CloudRequest::get(url, &[("metadata-flavor", "Google")])).await?;
         // Any other server at this address is not the metadata server.
         if answer.fields.get("metadata-flavor").is_none_or(|flavor| flavor != "Google") {
             return Err(format!("`{metadata_endpoint}` is not a metadata server of Google Cloud"));
@@ -84,7 +84,7 @@ impl Gcp {
             .append_pair("subject_token", &subject)
             .append_pair("subject_token_type", required("/subject_token_type")?)
             .finish();
-        let question = Question {
+        let question = CloudRequest {
             method: Method::POST,
             url: at(required("/token_url")?, "")?,
             fields: &[],
@@ -103,7 +103,7 @@ impl Gcp {
         token: &Confidential,
     ) -> Result<Credential<Confidential>, String> {
         let authorization = format!("Bearer {}", token.reveal());
-        let question = Question {
+        let question = CloudRequest {
             method: Method::POST,
             url: at(url, "")?,
             fields: &[("authorization", &authorization)],
@@ -119,7 +119,7 @@ impl Gcp {
 }
 
 /// Returns the token of a response as OAuth 2.0 has it; Azure writes the seconds as text.
-pub(super) fn token_of(answer: &Answer) -> Result<Credential<Confidential>, String> {
+pub(super) fn token_of(answer: &CloudResponse) -> Result<Credential<Confidential>, String> {
     let answer = answer.json()?;
     let token = answer.get("access_token").and_then(Value::as_str).filter(|token| is_token(token));
     let life_s = match answer.get("expires_in") {

@@ -14,13 +14,15 @@ mod tests;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use sigma_config::cloud_identity::CloudIdentity;
 use sigma_plugin::cloud::{Allowed, Cloud, CloudIdentities, Identity};
 use tokio::task::JoinSet;
 
 use caller::Caller;
+
+use crate::serving::clock::unix_seconds;
 
 /// The longest time for which the start waits for the first credentials.
 const START: Duration = Duration::from_secs(5);
@@ -55,7 +57,7 @@ trait Service<C>: Send + Sync + 'static {
     /// Fetches a credential.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence without secrets, if there is none.
+    /// Returns an error, which is a sentence without secrets, if the cloud gives no credential.
     fn fetch(&self) -> Fetching<'_, C>;
 }
 
@@ -173,5 +175,5 @@ fn until_renewal(life_s: u64) -> Duration {
 
 /// Returns the time in Unix seconds.
 pub(crate) fn unix_now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    unix_seconds().unsigned_abs()
 }

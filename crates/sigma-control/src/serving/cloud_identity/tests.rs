@@ -1,4 +1,4 @@
-//! Identities from servers that act as those of the clouds.
+//! Identities from servers that act as the services of the clouds.
 
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -64,7 +64,7 @@ fn environment(variables: &[(&str, &str)]) -> Environment {
 
 /// The time at the given number of seconds from now, as RFC 3339 has it.
 fn later(seconds: u64) -> String {
-    let date = crate::serving::secret::sigv4::date(SystemTime::now() + Duration::from_secs(seconds));
+    let date = sigma_plugin_kit::utc::compact(unix_now() + seconds);
     let part = |from: usize, to: usize| &date[from..to];
     format!("{}-{}-{}T{}:{}:{}Z", part(0, 4), part(4, 6), part(6, 8), part(9, 11), part(11, 13), part(13, 15))
 }

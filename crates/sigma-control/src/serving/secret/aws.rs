@@ -67,7 +67,7 @@ fn account(shared: &Shared, access: &Secret) -> Result<Account, Failure> {
         let keys = shared.identities().aws(recipient, unix_seconds().unsigned_abs())?;
         return Ok(Account {
             access_key_id: keys.access_key_id.reveal().to_owned(),
-            secret_access_key: keys.secret_access_key.reveal().to_owned(),
+            secret_access_key: keys.secret_access_key.clone(),
             session_token: keys.session_token.as_ref().map(|token| token.reveal().to_owned()),
             region,
             endpoint,

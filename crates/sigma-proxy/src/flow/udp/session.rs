@@ -19,9 +19,10 @@ use sigma_upstream::endpoint::Address;
 
 use super::Hall;
 use super::table::{Reached, Seat};
-use crate::attempt::attempts::{Attempts, Decision, Failure, Picked};
+use crate::attempt::attempts::{Attempts, Decision, Failure};
 use crate::attempt::judge::is_to_blame;
 use crate::attempt::passage::{GuardOutcome, Passage};
+use crate::attempt::picked::Picked;
 use crate::attempt::target;
 use crate::edge::connection::Origin;
 use crate::edge::datagrams::Complaint;

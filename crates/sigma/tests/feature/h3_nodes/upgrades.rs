@@ -10,7 +10,7 @@ use crate::PATIENCE;
 use crate::tls::{Authority, Issued};
 use crate::upgrade::{Stop, upgrade};
 
-/// What happens to the gateway while its clients send requests.
+/// The changes of the gateway while its clients send requests.
 pub(crate) struct Course {
     pub(crate) connections: usize,
     pub(crate) reloads: usize,

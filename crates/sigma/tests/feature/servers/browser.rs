@@ -131,7 +131,7 @@ impl Browser {
         if self.eval("return Boolean(window.axe);") != json!(true) {
             self.eval(axe());
         }
-        // A page of many elements takes a while beside other tests.
+        // A page of many elements takes a while on a busy machine.
         self.post("/timeouts", json!({"script": 300_000}));
         self.post("/execute/async", json!({"script": BARRIERS, "args": []}))
     }

@@ -1,4 +1,4 @@
-//! The course of a stress test, from step to step. Time and measurements are arguments.
+//! The progress of a stress test, from step to step. Time and measurements are arguments.
 
 use serde_json::{Value, json};
 use sigma_observe::figures::Figures;
@@ -45,9 +45,9 @@ struct Step {
     passed: Vec<&'static str>,
 }
 
-/// The course of one test.
+/// The progress of one test.
 #[derive(Debug)]
-pub(super) struct Course {
+pub(super) struct Progress {
     plan: StressPlan,
     /// The share of the current step.
     percent: u32,
@@ -58,10 +58,10 @@ pub(super) struct Course {
     ended: Option<End>,
 }
 
-impl Course {
+impl Progress {
     /// Begins with the first step.
-    pub(super) fn begin(plan: StressPlan, now_ms: u64) -> Course {
-        Course {
+    pub(super) fn begin(plan: StressPlan, now_ms: u64) -> Progress {
+        Progress {
             percent: plan.start_percent,
             plan,
             began_ms: now_ms,
@@ -258,23 +258,23 @@ mod tests {
     }
 
     /// Runs a test with the traffic of each second, given the share, at most for 1,000 s.
-    fn run(plan: StressPlan, traffic: impl Fn(u32) -> Figures) -> (Course, Vec<(u64, u32)>) {
-        let mut course = Course::begin(plan, 0);
-        let mut shares = vec![(0, course.percent())];
+    fn run(plan: StressPlan, traffic: impl Fn(u32) -> Figures) -> (Progress, Vec<(u64, u32)>) {
+        let mut progress = Progress::begin(plan, 0);
+        let mut shares = vec![(0, progress.percent())];
         for s in 1..1_000 {
-            course.tick(&traffic(course.percent()), s * 1_000);
-            if shares.last().is_some_and(|(_, percent)| *percent != course.percent()) {
-                shares.push((s, course.percent()));
+            progress.tick(&traffic(progress.percent()), s * 1_000);
+            if shares.last().is_some_and(|(_, percent)| *percent != progress.percent()) {
+                shares.push((s, progress.percent()));
             }
         }
-        (course, shares)
+        (progress, shares)
     }
 
     #[test]
     fn share_grows_by_steps_and_goes_back() {
-        let (course, shares) = run(plan(), |_| second(20, 10, 0));
+        let (progress, shares) = run(plan(), |_| second(20, 10, 0));
         assert_eq!(shares, [(0, 20), (10, 50), (20, 60), (30, 0)]);
-        let report = course.report(0);
+        let report = progress.report(0);
         assert_eq!((&report["ended_by"], &report["state"]), (&json!("max_percent_reached"), &json!("ended")));
         assert_eq!(report["highest_share_percent_within_limits"], 60);
         let first = &report["steps"][0];
@@ -289,9 +289,9 @@ mod tests {
     #[test]
     fn limits_end_it_within_the_step() {
         let check = |traffic: fn(u32) -> Figures, end: (u64, u32), passed: Value| {
-            let (course, shares) = run(plan(), traffic);
+            let (progress, shares) = run(plan(), traffic);
             assert_eq!(shares.last(), Some(&end), "{passed}");
-            let report = course.report(0);
+            let report = progress.report(0);
             assert_eq!(report["ended_by"], "limit_passed", "{report}");
             let steps = report["steps"].as_array().cloned().unwrap_or_default();
             assert_eq!(steps.last().map(|step| &step["passed"]), Some(&passed));
@@ -310,13 +310,13 @@ mod tests {
 
     #[test]
     fn step_without_enough_requests_does_not_lead_to_the_next() {
-        let (course, shares) = run(plan(), |_| second(1, 1_000, 1));
+        let (progress, shares) = run(plan(), |_| second(1, 1_000, 1));
         // Its 50 requests are bad.
         assert_eq!(shares, [(0, 20), (52, 0)]);
-        assert_eq!(course.report(0)["highest_share_percent_within_limits"], Value::Null);
-        let (course, shares) = run(plan(), |_| Figures::default());
+        assert_eq!(progress.report(0)["highest_share_percent_within_limits"], Value::Null);
+        let (progress, shares) = run(plan(), |_| Figures::default());
         assert_eq!(shares, [(0, 20), (100, 0)]);
-        let report = course.report(0);
+        let report = progress.report(0);
         assert_eq!(
             (&report["ended_by"], &report["steps"][0]["p99_ms"]),
             (&json!("duration_over"), &Value::Null)
@@ -325,14 +325,14 @@ mod tests {
 
     #[test]
     fn first_end_counts() {
-        let mut course = Course::begin(plan(), 0);
-        assert_eq!(course.report(5_000)["steps"][0]["seconds"], 3.0, "a running test shows its step");
-        course.end(End::Changed("a:80 is unhealthy".to_owned()), 5_000);
-        course.end(End::Stopped, 6_000);
-        course.tick(&second(1_000, 1_000, 1_000), 7_000);
-        let report = course.report(8_000);
+        let mut progress = Progress::begin(plan(), 0);
+        assert_eq!(progress.report(5_000)["steps"][0]["seconds"], 3.0, "a running test shows its step");
+        progress.end(End::Changed("a:80 is unhealthy".to_owned()), 5_000);
+        progress.end(End::Stopped, 6_000);
+        progress.tick(&second(1_000, 1_000, 1_000), 7_000);
+        let report = progress.report(8_000);
         assert_eq!(
-            (course.percent(), course.has_ended(), &report["reason"]),
+            (progress.percent(), progress.has_ended(), &report["reason"]),
             (0, true, &json!("a:80 is unhealthy"))
         );
         assert_eq!(report["steps"].as_array().map(Vec::len), Some(1));
