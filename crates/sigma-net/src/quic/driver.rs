@@ -74,7 +74,6 @@ pub(super) struct Core {
     pub(super) retry_above: u32,
     pub(super) half_open_max: u32,
     controls_per_second: u32,
-    send_window: u64,
     /// Tasks of connections that have ended while datagrams were handled.
     woken: Vec<Waker>,
     keys: Rc<Routing>,
@@ -154,7 +153,6 @@ impl Driver {
                 retry_above: limits.retry_above,
                 half_open_max: limits.half_open,
                 controls_per_second: limits.controls_per_second,
-                send_window: limits.send_window_bytes.into(),
                 woken: Vec::new(),
                 keys: Rc::new(routing),
                 strays,
@@ -356,7 +354,7 @@ impl Core {
             default_code: Cell::new(0),
             path: RefCell::new(Path::new(machine.remote_address())),
             flood: RefCell::new(FloodGuard::new(Instant::now())),
-            inner: RefCell::new(Inner::new(machine, half_open, self.send_window)),
+            inner: RefCell::new(Inner::new(machine, half_open)),
         });
         if self.connections.len() <= handle.0 {
             self.connections.resize_with(handle.0 + 1, || None);

@@ -61,10 +61,6 @@ impl Queue {
     }
 }
 
-/// Bytes that the machine takes beyond those that may be on the way. It copies them into packets later: until then few
-/// bytes stay in the caches of the processor, and a stream of a higher priority waits for few.
-const UNSENT_BYTES: u64 = 64 * 1024;
-
 /// A connection for the driver and for its user.
 pub(super) struct Shared {
     pub(super) handle: ConnectionHandle,
@@ -89,8 +85,6 @@ pub(super) struct Inner {
     pub(super) held: usize,
     /// Streams with such bytes.
     waiting: Vec<StreamId>,
-    /// The most bytes that the machine holds until the peer acknowledges them.
-    send_window: u64,
     /// The account for bytes that the peer has not acknowledged.
     pub(super) account: Rc<Account>,
     /// Bytes of the peer that were not read.
@@ -162,14 +156,9 @@ pub(super) fn register(slot: &mut Option<Waker>, cx: &Context<'_>) {
 }
 
 impl Inner {
-    pub(super) fn new(
-        machine: quinn_proto::Connection,
-        half_open: Option<HalfOpen>,
-        send_window: u64,
-    ) -> Inner {
+    pub(super) fn new(machine: quinn_proto::Connection, half_open: Option<HalfOpen>) -> Inner {
         Inner {
             machine,
-            send_window,
             streams: HashMap::default(),
             accepted: [0; 2],
             held: 0,
@@ -190,8 +179,6 @@ impl Inner {
 
     /// Takes the events of the machine; the wakers of concerned tasks go to `wakers`.
     pub(super) fn take_events(&mut self, wakers: &mut Vec<Waker>) {
-        let on_the_way = self.machine.congestion_state().window();
-        self.machine.set_send_window(self.send_window.min(on_the_way.saturating_add(UNSENT_BYTES)));
         let mut is_writable = false;
         while let Some(event) = self.machine.poll() {
             match event {
