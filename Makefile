@@ -39,7 +39,7 @@ checks: build-tools tools advisories
 
 # The program without any group of plugins, and with each group alone.
 features: build-tools
-	for group in '' auth ext-proc log lua observe runner security traffic transform wasm; do \
+	for group in '' auth ext-proc log lua observe profiles runner security traffic transform wasm; do \
 	  cargo check --locked -p sigma --no-default-features --features "$$group"; \
 	done
 

@@ -95,7 +95,7 @@ mod tests {
         let (on, off) = (json!({"max_buffered_size": 9}), json!({"disable_proxy_buffering": true}));
         check(&[json!({})], 0);
         check(&[json!({"disable_proxy_buffering": false})], 0);
-        check(&[on.clone()], 9);
+        check(std::slice::from_ref(&on), 9);
         check(&[on.clone(), off.clone()], 0);
         check(&[off, on.clone()], 9);
         check(&[on.clone(), json!({})], 9);

@@ -146,12 +146,12 @@ mod tests {
     #[test]
     fn node_is_free_once_the_end_was_read() {
         held::set_limit(1 << 20);
-        let (mut ahead, mut node) = (ReadAhead::new(100_000), Node([data(20_000), data(20_000)].into()));
+        let (mut ahead, mut node) = (ReadAhead::new(400_000), Node([data(60_000), data(60_000)].into()));
         assert!(fill(&mut ahead, &mut node).is_pending());
-        assert!(ahead.memory() >= 40_000 && node.0.is_empty());
+        assert!(ahead.memory() >= 120_000 && node.0.is_empty());
         node.0.push_back(Ok(Frame::End));
         let Poll::Ready(rest) = fill(&mut ahead, &mut node) else { panic!("the end was not read") };
-        assert!(rest.is_whole() && rest.memory() >= 40_000);
+        assert!(rest.is_whole() && rest.memory() >= 120_000);
         let (mut ahead, mut node) = (ReadAhead::new(100_000), Node([data(5), Ok(Frame::End)].into()));
         assert_eq!((take(&mut ahead, &mut node), ahead.has_ended()), ((5, "End".to_owned()), true));
     }
@@ -159,15 +159,15 @@ mod tests {
     #[test]
     fn limits_hold_the_node_back() {
         for (limit, budget, read) in
-            [(50_000, 1 << 20, 3), (1 << 20, 200_000, 3), (1, 1 << 20, 1), (50_000, 0, 0)]
+            [(150_000, 4 << 20, 3), (1 << 20, 600_000, 3), (1, 4 << 20, 1), (150_000, 0, 0)]
         {
             held::set_limit(budget);
-            let mut node = Node((0..10).map(|_| data(20_000)).collect());
+            let mut node = Node((0..10).map(|_| data(60_000)).collect());
             let mut ahead = ReadAhead::new(limit);
             assert!(fill(&mut ahead, &mut node).is_pending());
             assert_eq!(10 - node.0.len(), read, "{limit} {budget}");
             // The client takes these bytes, and then the node's next ones.
-            assert_eq!(take(&mut ahead, &mut node), (200_000, "waits".to_owned()));
+            assert_eq!(take(&mut ahead, &mut node), (600_000, "waits".to_owned()));
             assert_eq!(ahead.memory(), 0);
         }
     }

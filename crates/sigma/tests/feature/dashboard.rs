@@ -183,7 +183,7 @@ fn requests_are_counted_while_the_dashboard_queries() {
     operator
         .put(
             "routes/k",
-            &json!({"uri": "/k", "plugins": {"key-auth": {}, "mocking": {"response_status": 503}}}),
+            &json!({"uri": "/k", "plugins": {"key-auth": {}, "mocking": {"response_status": 503, "response_example": "no"}}}),
         )
         .unwrap();
     let has_consumer = until(PATIENCE, || {

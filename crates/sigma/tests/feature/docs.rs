@@ -76,7 +76,7 @@ fn completed(fragment: &str, certificate: &str, key: &str) -> String {
 const OWN_PLUGIN: &str = "notice";
 
 /// Blocks of commands and what runs them, or why nothing does. A block has the word in it.
-const COMMANDS: [(&str, &str, &str); 54] = [
+const COMMANDS: [(&str, &str, &str); 55] = [
     (
         "docs/forward-proxy.md",
         "curl -x http://foo:secret@",
@@ -135,6 +135,7 @@ const COMMANDS: [(&str, &str, &str); 54] = [
         "quarantine::a_plugin_that_is_not_enabled_closes_what_names_it",
     ),
     ("docs/history.md", "sigma ctl rollback", "history::the_history_is_read_and_gone_back_in_from_a_shell"),
+    ("docs/profiling.md", "--features profiles", "make features"),
     ("docs/profiling.md", "/v1/profile/cpu", "profiles::a_profile_shows_the_functions_of_a_worker"),
     (
         "docs/profiling.md",
@@ -173,6 +174,8 @@ fn no_block_is_left_out() {
                 "go" if matches!(&*file, "docs/wasm.md" | "docs/wasm-http.md") => {}
                 // The tests of sigma-convert convert the files of these pages.
                 "nginx" | "caddyfile" | "yml" if file.starts_with("docs/from-") => {}
+                // A Compose file, whose labels the tests of sigma-discovery read.
+                "yml" if file == "docs/service-discovery.md" => {}
                 "sh" | "console" if file.starts_with("docs/from-") && block.contains("sigma import") => {}
                 // `lua_files::a_plugin_as_the_page_says` runs it.
                 "lua" if file == "docs/lua-plugins.md" => {}
@@ -344,6 +347,7 @@ fn configurations_in_the_documents_are_valid() {
         "MAIL_PASSWORD",
         "NACOS_PASSWORD",
         "NACOS_SECRET",
+        "NOMAD_TOKEN",
     ];
     variables.extend(secrets.map(|name| (name, "hush")));
     let is_valid = |text: &str| {

@@ -452,7 +452,8 @@ async fn google_cloud_is_asked_with_a_bought_token() {
     check(&secrets, "$secret://gcp/4/login", Err("`private_key` is not an RSA key")).await;
     check(&secrets, "$secret://gcp/5/login", Err("`auth_file` /nonexistent: ")).await;
     check(&secrets, "$secret://gcp/6/login", Err("is not the key file of a service account")).await;
-    check(&secrets, "$secret://gcp/7/login", Err("set `auth_config`, `auth_file` or `machine_identity`")).await;
+    check(&secrets, "$secret://gcp/7/login", Err("set `auth_config`, `auth_file` or `machine_identity`"))
+        .await;
 }
 
 #[tokio::test]
