@@ -311,6 +311,10 @@ const BANS: &[Ban] = &[
             ("crates/sigma-observe/src/moment.rs", "once in the turn of a task, only on request"),
             ("crates/sigma-net/src/deadline.rs", "this is the worker's clock"),
             (
+                "crates/sigma-net/src/thread_time.rs",
+                "only for scripts, whose limits are below its ticks of 50 ms",
+            ),
+            (
                 "crates/sigma-net/src/quic/",
                 "once in a turn of the driver: loss and pacing need ticks below 50 ms",
             ),

@@ -22,7 +22,7 @@ const SAFETY_REACH: usize = 6;
 /// Files whose tests may sleep, with the reason.
 const SLEEPERS: &[(&str, &str)] = &[
     ("crates/sigma-control/src/operators/stress/tests.rs", "the clock is paused: a sleep moves it"),
-    ("crates/sigma/tests/feature/stress.rs", "the latency of a node is what the test is about"),
+    ("crates/sigma/tests/feature/stress.rs", "the test is about the latency of a node"),
     (
         "crates/sigma-net/src/quic/tests/early_data.rs",
         "counts of the other end raise no event: they are polled for, up to a deadline",

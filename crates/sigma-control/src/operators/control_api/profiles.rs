@@ -48,8 +48,8 @@ fn shown(profile: Profile) -> Response {
     (fields, body).into_response()
 }
 
-/// Returns the figures of the allocator and the system about this process's memory, at once. None if the allocator has
-/// none.
+/// Returns the figures of the allocator and the system about this process's memory, at once. None without statistics of
+/// the allocator.
 fn figures() -> Option<Value> {
     let allocator: Value = serde_json::from_str(&memory::allocator_figures()?).ok()?;
     let status = std::fs::File::open("/proc/self/status");
