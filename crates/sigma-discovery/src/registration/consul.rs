@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use reqwest::Method;
-use reqwest::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use reqwest::header::HeaderName;
 use serde_json::{Value, json};
 use sigma_config::discovery::Consul;
 use sigma_config::registration::Registration;
 use sigma_schema::Confidential;
 
-use super::{EXPIRY, Registrar, unexpected};
+use super::{EXPIRY, Registrar, request, unexpected};
 use crate::consul::encoded;
-use crate::http::{Http, Members, RegistryRequest, RegistryResponse, Trust};
+use crate::http::{Http, Members, RegistryResponse, Trust};
 use crate::source::{Env, Trouble};
 
 /// The time after which Consul removes an instance whose check fails.
@@ -72,12 +72,7 @@ impl ConsulRegistrar {
         target: &str,
         body: Option<String>,
     ) -> Result<RegistryResponse, Trouble> {
-        let mut question = RegistryRequest::get(target, self.within);
-        question.method = method;
-        if body.is_some() {
-            question.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        }
-        question.body = body;
+        let question = request(method, target, body, self.within);
         let question = question.secret(HeaderName::from_static("x-consul-token"), self.token.reveal())?;
         let answer = self.http.ask(self.members.current(), question).await;
         if answer.is_err() {

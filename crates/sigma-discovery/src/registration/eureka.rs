@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use reqwest::Method;
-use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
+use reqwest::header::{ACCEPT, HeaderValue};
 use serde_json::{Value, json};
 use sigma_config::discovery::Eureka;
 use sigma_config::registration::Registration;
 
-use super::{EXPIRY, Registrar, unexpected};
+use super::{EXPIRY, Registrar, request, unexpected};
 use crate::consul::encoded;
-use crate::http::{Http, Members, RegistryRequest, RegistryResponse, Trust};
+use crate::http::{Http, Members, RegistryResponse, Trust};
 use crate::source::{Env, Trouble};
 
 pub(super) struct EurekaRegistrar {
@@ -50,13 +50,8 @@ impl EurekaRegistrar {
         target: &str,
         body: Option<String>,
     ) -> Result<RegistryResponse, Trouble> {
-        let mut question = RegistryRequest::get(target, self.within);
-        question.method = method;
+        let mut question = request(method, target, body, self.within);
         question.headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
-        if body.is_some() {
-            question.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        }
-        question.body = body;
         let answer = self.http.ask(self.members.current(), question).await;
         if answer.as_ref().map_or(true, |answer| answer.status >= 500) {
             self.members.turn();

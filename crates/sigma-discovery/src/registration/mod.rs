@@ -10,12 +10,15 @@ mod nacos;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use reqwest::Method;
+use reqwest::header::{CONTENT_TYPE, HeaderValue};
 use sigma_config::discovery::Discovery;
 use sigma_config::registration::{Registration, RegistrationTarget};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::centres::backoff;
+use crate::http::RegistryRequest;
 use crate::source::{Env, Trouble};
 use crate::tally::unix_now;
 
@@ -214,6 +217,17 @@ fn note(state: &Mutex<RegistrationReport>, result: &Result<bool, Trouble>) {
 
 /// The longest part of a response in a message.
 const SHOWN_MAX: usize = 200;
+
+/// Returns a request that may have a body of JSON.
+fn request(method: Method, target: &str, body: Option<String>, within: Duration) -> RegistryRequest<'_> {
+    let mut request = RegistryRequest::get(target, within);
+    request.method = method;
+    if body.is_some() {
+        request.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    }
+    request.body = body;
+    request
+}
 
 /// Returns the error of a status, with the beginning of the response.
 fn unexpected(base: &str, status: u16, body: &[u8]) -> Trouble {

@@ -169,7 +169,7 @@ struct Run {
 
 impl Run {
     fn progress(&self) -> MutexGuard<'_, Progress> {
-        // A progress is valid between any two of its changes.
+        // It is valid between any two of its changes.
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
