@@ -39,7 +39,7 @@ const LOOK: Duration = Duration::from_micros(500);
 /// have used more. A run gets so much more time than its own at most.
 const ESTIMATED: Duration = Duration::from_millis(1);
 
-/// Each so many calls of the gateway from one state, the clock is read.
+/// The clock is read once in so many calls of the gateway.
 const CALLS: u32 = 8;
 
 /// The time of the machine and the processor time of the thread at one moment.

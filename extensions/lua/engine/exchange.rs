@@ -130,16 +130,10 @@ impl Exchange {
         self.ngx_ctx.replace(Some(table));
     }
 
-    /// Empties `ctx` and `ngx.ctx`, but for the variables, which lose their values.
+    /// Empties `ctx` and `ngx.ctx`. Variables are made again at their next use, so no table of a script is kept.
     pub(super) fn empty(&self) -> mlua::Result<()> {
         self.ngx_ctx.take();
-        let variables: Option<Table> = self.api_ctx.raw_get("var")?;
-        self.api_ctx.clear()?;
-        let Some(variables) = variables else { return Ok(()) };
-        for values in ["_cache", "_removed"] {
-            variables.raw_get::<Table>(values)?.clear()?;
-        }
-        self.api_ctx.raw_set("var", variables)
+        self.api_ctx.clear()
     }
 
     /// Whether the client can get the output while the script continues.

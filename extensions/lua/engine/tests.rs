@@ -3,6 +3,7 @@
 use serde_json::json;
 use sigma_plugin::Phase;
 
+use crate::engine::exchange::Exchange;
 use crate::snippets::{OnWorker, check, function, output_of, refusal_of};
 use crate::testing::Case;
 
@@ -290,6 +291,16 @@ fn instructions_on_much_data_do_not_overrun_the_time() {
         assert_eq!(worker.output(body), "500", "{body}");
     }
     assert_eq!(worker.output("ngx.say('fine')"), "200 fine");
+}
+
+/// Values of any kind in `ctx` keep no memory from the others.
+#[test]
+fn an_exchange_is_emptied_whatever_scripts_left() {
+    let mut case = Case::new("GET / HTTP/1.1\nHost: h");
+    case.run(&function("access", "rawset(ctx, 'var', 1) ctx.held = {} ngx.ctx.held = {}"), Phase::Access);
+    let exchange = Exchange::known(&mut case.ctx).expect("a script has run");
+    exchange.empty().unwrap();
+    assert!(exchange.api_ctx.is_empty() && exchange.known_ngx_ctx().is_none());
 }
 
 /// A script that keeps all memory does not take it from the others.
