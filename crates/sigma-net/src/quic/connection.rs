@@ -9,9 +9,9 @@ use bytes::Bytes;
 use quinn_proto::{Dir, Side, StreamId, VarInt};
 use sigma_buffer::held::Account;
 
-use super::ConnectionLost;
 use super::state::{Shared, place, register};
 use super::stream::{RecvStream, SendStream};
+use super::{ConnectionLost, code};
 use crate::stream::Peer;
 use crate::tls::Facts;
 
@@ -114,6 +114,9 @@ impl Connection {
         inner.add_handle(id);
         if dir == Dir::Bi {
             inner.add_handle(id);
+            if let Some(stopped) = inner.streams.get(&id).and_then(|stream| stream.stopped) {
+                let _ = inner.machine.send_stream(id).reset(code(stopped));
+            }
         }
         let is_early = inner.machine.is_handshaking();
         drop(inner);

@@ -227,9 +227,12 @@ impl Inner {
                 }
             }
             StreamEvent::Stopped { id, error_code } => {
-                // RFC 9000 §3.5: the response is a reset with the same code.
-                let _ = self.machine.send_stream(id).reset(error_code);
+                // RFC 9000 §3.5: the response is a reset with the same code. The machine counts a new stream when it is
+                // accepted, and must not free it earlier.
                 let is_new = id.initiator() != self.machine.side() && !self.was_accepted(id);
+                if !is_new {
+                    let _ = self.machine.send_stream(id).reset(error_code);
+                }
                 let stream = match is_new {
                     true => Some(self.streams.entry(id).or_default()),
                     false => self.streams.get_mut(&id),

@@ -185,6 +185,45 @@ fn unread_bytes_of_a_client_are_counted() {
 }
 
 #[test]
+fn stream_that_the_client_stops_before_it_is_accepted_is_reset_then() {
+    run(async {
+        let (near, far, _endpoints) = pair(QuicLimits::default()).await;
+        far.count_unread_in(Account::of_connection());
+        near.set_default_code(9);
+        let (mut to, from) = open(&near).await;
+        drop(from);
+        to.put(b"x");
+        let is_stopped = || {
+            let inner = far.shared().inner.borrow();
+            inner.streams.values().any(|stream| stream.stopped.is_some())
+        };
+        while !is_stopped() {
+            tokio::task::yield_now().await;
+        }
+        // An earlier reset would be acknowledged with these bytes.
+        send(&mut to, &pattern(100_000)).await.unwrap();
+        while held::total() < 90_000 {
+            tokio::task::yield_now().await;
+        }
+        let resets = || far.shared().inner.borrow().machine.stats().frame_tx.reset_stream;
+        assert_eq!(resets(), 0);
+        let mut stream = incoming(&far, Dir::Bi).await;
+        let send_back = stream.send.as_mut().unwrap();
+        assert_eq!(poll_fn(|cx| send_back.poll_stopped(cx)).await, Stopped::Code(9));
+        while resets() == 0 {
+            tokio::task::yield_now().await;
+        }
+        // The connection serves on.
+        let (mut to, mut from) = open(&near).await;
+        to.put(b"y");
+        let mut stream = incoming(&far, Dir::Bi).await;
+        stream.send.as_mut().unwrap().put(b"z");
+        stream.send.as_mut().unwrap().finish();
+        assert_eq!(read_all(&mut from).await.unwrap(), b"z");
+    });
+}
+
+#[test]
 fn streams_carry_bytes_both_ways() {
     run(async {
         let (near, far, _endpoints) = pair(QuicLimits::default()).await;
