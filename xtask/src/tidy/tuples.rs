@@ -75,7 +75,8 @@ fn tuples(code: &[String], function: &Function) -> usize {
 fn is_tuple(kind: &str) -> bool {
     let kind = kind.trim_start().trim_start_matches('&');
     let kind = kind.strip_prefix("mut ").unwrap_or(kind);
-    kind.starts_with('(') && !kind.starts_with("()")
+    // A reference to several traits has parentheses too.
+    kind.starts_with('(') && !["()", "(dyn ", "(impl "].iter().any(|other| kind.starts_with(other))
 }
 
 #[cfg(test)]
@@ -93,6 +94,7 @@ mod tests {
         check("fn a((x, y): (u8, u8)) -> (u8, u8) { let z: (u8, u8) = (1, 2); z }", 1);
         check("fn a<F: Fn((u8, u8)) -> (u8, u8)>(f: F, g: impl Fn(u8) -> u8) {}", 0);
         check("fn a(x: std::ops::Range<u8>, y: ()) {}", 0);
+        check("fn a(x: &(dyn A + Send), y: &mut (impl A + Unpin)) {}", 0);
         check("fn a(\n    x: u8,\n    y: (A, B),\n) {}", 1);
     }
 }
