@@ -76,10 +76,10 @@ impl Endpoint {
         node_name(&self.host, self.port, &self.addr)
     }
 
-    /// Returns an endpoint at this address outside of all tables: nothing checks it, and no pool keeps its connections.
-    pub fn unlisted(addr: SocketAddr) -> Endpoint {
+    /// Returns an endpoint at an address that a client has chosen. Nothing checks it.
+    pub fn chosen(addr: SocketAddr, lease: Lease) -> Endpoint {
         Endpoint {
-            lease: Lease::unlisted(),
+            lease,
             host: addr.ip().to_string(),
             port: addr.port(),
             addr: Address::Tcp(addr),

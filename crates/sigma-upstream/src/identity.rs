@@ -53,11 +53,6 @@ impl Lease {
         LeaseWatch { id: self.id, held: Arc::downgrade(&self.held) }
     }
 
-    /// Returns the lease of an endpoint in no table.
-    pub fn unlisted() -> Lease {
-        Lease { id: EndpointId { index: u32::MAX, generation: NonZeroU32::MAX }, held: Arc::default() }
-    }
-
     #[cfg(test)]
     pub(crate) fn numbered(index: usize) -> Lease {
         Lease { id: EndpointId::numbered(index), held: Arc::default() }
@@ -95,7 +90,7 @@ struct Identity {
     address: Option<IpAddr>,
 }
 
-/// The identities of the process. Control side only.
+/// The identities of the process. Making one takes a lock: workers do so only for destinations that their clients choose.
 ///
 /// The end of a lease does nothing here, as it may be on a worker: identities without a lease are found when new ones
 /// are made. There are at most as many of them as live ones, so the table and the numbers in use are bounded.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use sigma_schema::cidr::Cidr;
 use sigma_schema::forms::CidrText;
 
-/// The destinations of clients that sessions may reach.
+/// The destinations that clients may reach.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OriginalDestination {

@@ -265,8 +265,8 @@ resource! {
         #[serde(skip_serializing_if = "<[_]>::is_empty")]
         #[schemars(length(min = 1, max = 16))]
         pub members: Box<[UpstreamMember]>,
-        /// The node of a session is the destination that its client has connected to, instead of `nodes`: for listeners
-        /// with `original_destination` and stream routes.
+        /// The node is the destination that the client has connected to, instead of `nodes`: for listeners with
+        /// `original_destination`.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub original_destination: Option<Box<super::destination::OriginalDestination>>,
         /// The service in a registry whose nodes are used, instead of `nodes`. In DNS `host` or `host:port`, in

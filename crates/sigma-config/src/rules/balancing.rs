@@ -77,7 +77,7 @@ pub(super) fn rules(upstream: &Object) -> Vec<Problem> {
 }
 
 /// The fields that an upstream of original destinations may have: identification, and how a node is reached.
-const OF_DESTINATION: [&str; 12] = [
+const OF_DESTINATION: [&str; 16] = [
     "original_destination",
     "id",
     "name",
@@ -90,6 +90,10 @@ const OF_DESTINATION: [&str; 12] = [
     "tls",
     "proxy_protocol",
     "limits",
+    "pass_host",
+    "upstream_host",
+    "keepalive_pool",
+    "deadline",
 ];
 
 fn of_destination(upstream: &Object) -> Vec<Problem> {
@@ -113,9 +117,10 @@ fn of_destination(upstream: &Object) -> Vec<Problem> {
         }
     }
     let scheme = word(upstream, "scheme").unwrap_or("http");
-    if !matches!(scheme, "http" | "tcp" | "tls") {
-        let message = format!("`original_destination` is for sessions over TCP, not for `scheme: {scheme}`");
-        found.push(problem("scheme", "conflict", message, "write tcp or tls"));
+    if !matches!(scheme, "http" | "https" | "grpc" | "grpcs" | "tcp" | "tls") {
+        let message = format!("`original_destination` does not work with `scheme: {scheme}`");
+        let hint = "write http, https, grpc or grpcs for routes, tcp or tls for stream routes";
+        found.push(problem("scheme", "conflict", message, hint));
     }
     found
 }

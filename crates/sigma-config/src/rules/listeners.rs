@@ -33,8 +33,12 @@ fn of_destination(place: &str, listener: &Value) -> Option<Problem> {
         () if address.starts_with("unix:") => {
             ("connections to a Unix socket have no original destination", "write ip:port, [v6]:port or :port")
         }
-        () if !matches!(stream, Some("tcp" | "tls")) => {
-            ("`original_destination` is for sessions over TCP", "write `stream: tcp` or `stream: tls`")
+        () if stream == Some("udp") => (
+            "`original_destination` is for connections over TCP",
+            "write `stream: tcp` or `stream: tls`, or remove `stream` for HTTP",
+        ),
+        () if has("http3") => {
+            ("`original_destination` is for connections over TCP, and HTTP/3 needs UDP", "remove `http3`")
         }
         () if has("proxy_protocol") => (
             "the PROXY protocol and `original_destination` would both name the destination",
@@ -170,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn original_destinations_are_for_sessions_over_tcp() {
+    fn original_destinations_are_for_connections_over_tcp() {
         let check = |listener: Value, expected: Option<&str>| {
             let document = json!({ "listeners": [listener] });
             let found = of_document(document.as_object().expect("an object"));
@@ -181,7 +185,10 @@ mod tests {
         check(json!({"address": ":1", "stream": "tcp", "original_destination": true}), None);
         check(json!({"address": ":1", "stream": "tls", "original_destination": true}), None);
         check(json!({"address": ":1", "original_destination": false}), None);
-        check(json!({"address": ":1", "original_destination": true}), Some("is for sessions over TCP"));
+        check(json!({"address": ":1", "original_destination": true}), None);
+        check(json!({"address": ":1", "tls": true, "original_destination": true}), None);
+        let quic = json!({"address": ":1", "tls": true, "http3": true, "original_destination": true});
+        check(quic, Some("HTTP/3 needs UDP"));
         check(json!({"address": ":1", "stream": "udp", "original_destination": true}), Some("over TCP"));
         let unix = json!({"address": "unix:/a", "stream": "tcp", "original_destination": true});
         check(unix, Some("to a Unix socket"));

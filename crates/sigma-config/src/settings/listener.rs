@@ -49,8 +49,8 @@ pub struct Listener {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http3: Option<super::Http3>,
     /// Connections come from a redirection of the kernel (`REDIRECT` of iptables or nftables): the address and port that
-    /// the client has connected to are those before it. Connections without one are refused. With `stream` `tcp` or
-    /// `tls`, and without `proxy_protocol`.
+    /// the client has connected to are those before it. Connections without one are refused. Not with `stream: udp`,
+    /// `http3` or `proxy_protocol`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub original_destination: bool,
     /// The PROXY protocol of connections.

@@ -452,6 +452,10 @@ pub(crate) fn plan(
 }
 
 impl EndpointSource for Planning<'_> {
+    fn identities(&self) -> Arc<EndpointIds> {
+        Arc::clone(&self.endpoints.ids)
+    }
+
     fn endpoints(
         &mut self,
         key: &str,

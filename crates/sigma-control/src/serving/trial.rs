@@ -20,6 +20,7 @@ use sigma_proxy::compile::{
 use sigma_schema::Problem;
 use sigma_upstream::endpoint::{EndpointSet, UpstreamCell};
 use sigma_upstream::health::plan::Plan;
+use sigma_upstream::identity::EndpointIds;
 
 use crate::serving::endpoints;
 
@@ -66,6 +67,10 @@ impl Trial {
 struct Nowhere;
 
 impl EndpointSource for Nowhere {
+    fn identities(&self) -> Arc<EndpointIds> {
+        Arc::default()
+    }
+
     fn endpoints(
         &mut self,
         key: &str,

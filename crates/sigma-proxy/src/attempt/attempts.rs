@@ -19,7 +19,7 @@ use crate::attempt::guards::Limit;
 use crate::attempt::judge::{FailedAttempt, Judge, out_of_service};
 use crate::attempt::picked::Picked;
 use crate::attempt::retry::{Missing, RetryPolicy};
-use crate::snapshot::{Session, Upstream};
+use crate::snapshot::{Destinations, Session, Upstream};
 use crate::worker::{UpstreamState, Worker};
 
 /// The reason of a fault if an upstream has no node.
@@ -135,8 +135,8 @@ impl<'a> Attempts<'a> {
     /// # Errors
     /// Returns an error if every node was tried or is unusable.
     pub(crate) fn pick(&mut self) -> Result<Picked, Fault> {
-        if self.upstream.destinations.is_some() {
-            return self.pick_destination();
+        if let Some(destinations) = &self.upstream.destinations {
+            return self.pick_destination(destinations);
         }
         let mut balancer = self.upstream_state.balancer.borrow_mut();
         let next = self.choice.as_mut().and_then(|choice| choice.next.take());
@@ -190,13 +190,12 @@ impl<'a> Attempts<'a> {
     }
 
     /// Returns the node that the client has chosen.
-    fn pick_destination(&self) -> Result<Picked, Fault> {
-        let none =
-            Fault::new(FaultKind::NoNode, "`original_destination` is for sessions of stream routes over TCP");
+    fn pick_destination(&self, destinations: &Destinations) -> Result<Picked, Fault> {
+        let none = Fault::new(FaultKind::NoNode, "only the request of a client has an original destination");
         let destination = self.choice.as_ref().and_then(|choice| choice.destination);
         let addr = destination.unwrap_or(Err(none))?;
         match self.tried.is_empty() {
-            true => Ok(Picked::unlisted(addr)),
+            true => Ok(Picked::only(self.upstream_state.chosen.borrow_mut().node(addr, destinations))),
             false => Err(Fault::new(FaultKind::NodesExhausted, "the destination of the client was tried")),
         }
     }

@@ -1,11 +1,9 @@
 //! A node chosen for an attempt.
 
-use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use sigma_upstream::balance::Balancer;
-use sigma_upstream::endpoint::{Endpoint, EndpointSet, LocalSet};
+use sigma_upstream::endpoint::{Endpoint, LocalSet};
 use sigma_upstream::overload::gate::Permit;
 
 use crate::attempt::guards::Limit;
@@ -25,10 +23,9 @@ impl Picked {
         Picked { set: Rc::clone(balancer.endpoints()), index: index as u32, has_place: false }
     }
 
-    /// Returns a node outside of the upstream's set.
-    pub(super) fn unlisted(addr: SocketAddr) -> Picked {
-        let set = EndpointSet::new(vec![Endpoint::unlisted(addr)], Arc::default());
-        Picked { set: Rc::new(Arc::new(set)), index: 0, has_place: false }
+    /// Returns the only node of a set.
+    pub(super) fn only(set: LocalSet) -> Picked {
+        Picked { set, index: 0, has_place: false }
     }
 
     /// Tries to get a permit of its node; returns true if it has one.

@@ -166,7 +166,10 @@ impl Task<'_> {
             most: listener.max_connections,
             per_second: listener.max_connections_per_second,
         };
-        let is_plain = tls.is_none() && listener.proxy_protocol.is_none() && !is_stream;
+        let is_plain = tls.is_none()
+            && listener.proxy_protocol.is_none()
+            && !is_stream
+            && !listener.original_destination;
         if is_plain && connections == ConnectionLimits::default() {
             return None;
         }

@@ -16,6 +16,7 @@ use sigma_plugin::geography::Geography;
 use sigma_schema::Problem;
 use sigma_upstream::endpoint::UpstreamCell;
 use sigma_upstream::health::plan::Plan;
+use sigma_upstream::identity::EndpointIds;
 
 use crate::edge::challenges::Challenges;
 
@@ -31,6 +32,9 @@ pub trait EndpointSource {
         config: &resources::Upstream,
         probes: Option<&ClientTls>,
     ) -> Result<(Arc<UpstreamCell>, Option<Arc<Plan>>), Problem>;
+
+    /// Returns the identities of endpoints, for those that clients choose.
+    fn identities(&self) -> Arc<EndpointIds>;
 }
 
 /// Resolves references to secrets; see [`sigma_config::reference`].

@@ -17,6 +17,7 @@ use sigma_plugin::{Descriptor, Kind, Phase, PhaseSet, Plugin, Roster, RunPolicy}
 use sigma_schema::plugins::PluginSchemas;
 use sigma_upstream::endpoint::{EndpointSet, UpstreamCell};
 use sigma_upstream::health::plan::Plan;
+use sigma_upstream::identity::EndpointIds;
 
 use super::*;
 use crate::snapshot::Target;
@@ -56,6 +57,10 @@ fn list() -> [Arc<dyn Kind>; 3] {
 struct Nowhere;
 
 impl EndpointSource for Nowhere {
+    fn identities(&self) -> Arc<EndpointIds> {
+        Arc::default()
+    }
+
     fn endpoints(
         &mut self,
         _: &str,

@@ -468,8 +468,7 @@ async fn exchange(http1: &mut Http1Connection) {
         Err(NoRequest::Refused(fault)) => {
             if server.begins_tls() {
                 let detail = "the client began TLS, but the listener has no TLS";
-                // A PROXY header names an address of the proxy.
-                let place = info.origin.local.filter(|_| !info.origin.is_proxied).map(ListenPlace::Tcp);
+                let place = info.origin.listen_address().map(ListenPlace::Tcp);
                 let peer = info.origin.peer;
                 refusals::note(worker, EarlyRefusal::TlsOnCleartext, peer, place.as_ref(), detail);
             }

@@ -8,6 +8,9 @@ use crate::snapshot::Upstream;
 impl Exchange<'_, '_> {
     /// Returns the properties that the rules of an upstream need; None if they need none.
     pub(super) fn choice(&mut self, upstream: &Upstream) -> Option<Box<Choice>> {
+        if let Some(destinations) = &upstream.destinations {
+            return Some(Box::new(Choice::destined(destinations.of(self.down.origin()))));
+        }
         if upstream.affinity.is_none() && upstream.hash_key.is_none() && upstream.criteria.is_none() {
             return None;
         }

@@ -1,10 +1,15 @@
 //! Upstreams whose node is the destination that the client has connected to.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
 
-use sigma_config::resources::OriginalDestination;
+use sigma_config::resources::{OriginalDestination, Scheme};
 use sigma_http::{Fault, FaultKind};
 use sigma_schema::cidr::Cidr;
+use sigma_upstream::endpoint::{Endpoint, EndpointSet, LocalSet};
+use sigma_upstream::identity::EndpointIds;
 
 use crate::edge::connection::Origin;
 
@@ -24,21 +29,23 @@ const CLOSED: [&str; 11] = [
     "ff00::/8",
 ];
 
-/// The destinations that sessions of an upstream may reach.
+/// The destinations that clients of an upstream may reach.
 #[derive(Debug)]
 pub(crate) struct Destinations {
     config: OriginalDestination,
     closed: Box<[Cidr]>,
+    scheme: Scheme,
+    ids: Arc<EndpointIds>,
 }
 
 impl Destinations {
-    /// Returns the destinations of `config`.
-    pub(crate) fn new(config: &OriginalDestination) -> Destinations {
+    /// Returns the destinations of `config`. Their nodes get identities from `ids`.
+    pub(crate) fn new(config: &OriginalDestination, scheme: Scheme, ids: Arc<EndpointIds>) -> Destinations {
         let closed = CLOSED.iter().filter_map(|network| network.parse().ok()).collect();
-        Destinations { config: config.clone(), closed }
+        Destinations { config: config.clone(), closed, scheme, ids }
     }
 
-    /// Returns the node of a session.
+    /// Returns the node of a client.
     ///
     /// # Errors
     /// Returns an error if the connection has no original destination, or one that is not allowed.
@@ -67,6 +74,48 @@ impl Destinations {
     }
 }
 
+/// The most nodes of [`ChosenNodes`].
+const CHOSEN_MAX: usize = 1_000;
+
+/// The nodes that the clients of a worker have chosen last. While a node is here, its connections are pooled.
+#[derive(Debug, Default)]
+pub(crate) struct ChosenNodes {
+    nodes: HashMap<SocketAddr, ChosenNode>,
+    /// How often a node was chosen.
+    choices: u64,
+}
+
+#[derive(Debug)]
+struct ChosenNode {
+    /// The node alone.
+    set: LocalSet,
+    /// The number of its last choice.
+    last: u64,
+}
+
+impl ChosenNodes {
+    /// Returns a set of the node at `addr` alone. If there are too many nodes, the least recently chosen one is
+    /// forgotten.
+    pub(crate) fn node(&mut self, addr: SocketAddr, destinations: &Destinations) -> LocalSet {
+        self.choices += 1;
+        let last = self.choices;
+        if let Some(known) = self.nodes.get_mut(&addr) {
+            known.last = last;
+            return Rc::clone(&known.set);
+        }
+        if self.nodes.len() >= CHOSEN_MAX
+            && let Some(oldest) = self.nodes.iter().min_by_key(|(_, node)| node.last).map(|(addr, _)| *addr)
+        {
+            self.nodes.remove(&oldest);
+        }
+        let lease =
+            destinations.ids.lease(destinations.scheme, &addr.ip().to_string(), addr.port(), Some(addr.ip()));
+        let set = Rc::new(Arc::new(EndpointSet::new(vec![Endpoint::chosen(addr, lease)], Arc::default())));
+        self.nodes.insert(addr, ChosenNode { set: Rc::clone(&set), last });
+        set
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -80,9 +129,13 @@ mod tests {
         Origin { is_redirected, ..Origin::new(Peer::Unix, local, 0, &Clock::new(0)) }
     }
 
-    fn is_allowed(config: &Value, destination: &str) -> bool {
+    fn destinations(config: &Value) -> Destinations {
         let config = serde_json::from_value(config.clone()).expect("destinations");
-        Destinations::new(&config).of(&origin(destination, true)).is_ok()
+        Destinations::new(&config, Scheme::Http, Arc::default())
+    }
+
+    fn is_allowed(config: &Value, destination: &str) -> bool {
+        destinations(config).of(&origin(destination, true)).is_ok()
     }
 
     #[test]
@@ -134,8 +187,25 @@ mod tests {
 
     #[test]
     fn connection_without_a_redirection_is_refused() {
-        let config = serde_json::from_value(json!({"networks": ["10.0.0.0/8"]})).expect("destinations");
-        let refused = Destinations::new(&config).of(&origin("10.0.0.1:80", false)).expect_err("a refusal");
+        let destinations = destinations(&json!({"networks": ["10.0.0.0/8"]}));
+        let refused = destinations.of(&origin("10.0.0.1:80", false)).expect_err("a refusal");
         assert!(refused.reason.contains("has no original destination"), "{refused}");
+    }
+
+    #[test]
+    fn nodes_chosen_last_keep_their_identity() {
+        let destinations = destinations(&json!({"networks": ["10.0.0.0/8"]}));
+        let mut chosen = ChosenNodes::default();
+        let addr = |n: usize| SocketAddr::from(([10, 0, (n >> 8) as u8, n as u8], 80));
+        let id = |chosen: &mut ChosenNodes, n| chosen.node(addr(n), &destinations).endpoints[0].id();
+        let first = [0, 1].map(|n| id(&mut chosen, n));
+        for n in 2..CHOSEN_MAX {
+            id(&mut chosen, n);
+        }
+        assert_eq!(id(&mut chosen, 0), first[0]);
+        id(&mut chosen, CHOSEN_MAX);
+        assert_eq!((chosen.nodes.len(), destinations.ids.live()), (CHOSEN_MAX, CHOSEN_MAX));
+        assert_eq!(id(&mut chosen, 0), first[0], "chosen after the other");
+        assert_ne!(id(&mut chosen, 1), first[1], "forgotten, and chosen anew");
     }
 }

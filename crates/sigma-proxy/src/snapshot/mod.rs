@@ -42,6 +42,7 @@ use flows::FlowRouter;
 use slots::Slots;
 
 pub(crate) use affinity::{Affinity, Session};
+pub(crate) use destinations::{ChosenNodes, Destinations};
 pub use presented::{Presented, Side};
 pub(crate) use upstream::Member;
 pub use upstream::Upstream;

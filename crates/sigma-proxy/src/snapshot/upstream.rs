@@ -195,10 +195,9 @@ impl Upstream {
             pass_host: config.pass_host,
             upstream_host: config.upstream_host.clone().unwrap_or_default(),
             tls,
-            destinations: config
-                .original_destination
-                .as_deref()
-                .map(|config| Box::new(Destinations::new(config))),
+            destinations: config.original_destination.as_deref().map(|destinations| {
+                Box::new(Destinations::new(destinations, config.scheme, source.identities()))
+            }),
             fastcgi: (config.scheme == Scheme::Fcgi)
                 .then(|| Box::new(FastCgi::new(config.fastcgi.as_deref().unwrap_or(&Default::default())))),
             config: Arc::clone(config),

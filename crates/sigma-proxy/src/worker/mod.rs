@@ -43,7 +43,7 @@ use crate::edge::quic_state::QuicPorts;
 use crate::exchange::{OwnName, Scratch};
 use crate::observe::live::{Live, LiveReporter};
 use crate::observe::tap::{TapOrders, Taps};
-use crate::snapshot::{Snapshot, Upstream};
+use crate::snapshot::{ChosenNodes, Snapshot, Upstream};
 use crate::worker::budget::Budget;
 use crate::worker::caches::Caches;
 use crate::worker::drain::Drain;
@@ -103,6 +103,8 @@ pub(crate) struct UpstreamState {
     pub(crate) recent: RefCell<Recent>,
     /// Made when they are first asked; of the upstream that is followed.
     guards: RefCell<Option<Rc<OwnGuards>>>,
+    /// The nodes that clients have chosen, for an upstream of original destinations.
+    pub(crate) chosen: RefCell<ChosenNodes>,
 }
 
 impl UpstreamState {
@@ -287,6 +289,7 @@ impl Worker {
             load: Load::default(),
             recent: RefCell::default(),
             guards: RefCell::default(),
+            chosen: RefCell::default(),
         });
         *slot =
             Some(Following { upstream: Arc::clone(upstream), upstream_state: Rc::clone(&upstream_state) });

@@ -131,7 +131,8 @@ fn upstreams_of_original_destinations_are_refused_alike() {
     check(json!({ "nodes": {} }), "original_destination", "keep one of");
     check(json!({ "type": "random" }), "type", "remove it");
     check(json!({ "checks": { "active": {} } }), "checks", "remove it");
-    check(json!({ "scheme": "udp" }), "scheme", "write tcp or tls");
+    check(json!({ "scheme": "udp" }), "scheme", "tcp or tls for stream routes");
+    check(json!({ "scheme": "fcgi" }), "scheme", "write http, https,");
     check(
         json!({ "limits": { "max_requests_per_node": 1 } }),
         "limits.max_requests_per_node",

@@ -41,6 +41,11 @@ impl Origin {
         Origin { peer, local, listener: 0, connection, opened, is_proxied: false, is_redirected: false }
     }
 
+    /// Returns the address of the listener, if `local` is that: a PROXY header and a redirection name others.
+    pub(crate) fn listen_address(&self) -> Option<SocketAddr> {
+        self.local.filter(|_| !self.is_proxied && !self.is_redirected)
+    }
+
     /// Returns the milliseconds until its greatest age; None without one. `now` is a time in ticks.
     pub(crate) fn left_ms(&self, timeouts: &Timeouts, now: u32) -> Option<u32> {
         // It spreads the ages of connections, so it need not be a secret.

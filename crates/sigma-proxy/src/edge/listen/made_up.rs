@@ -77,6 +77,10 @@ pub(super) fn compiled(text: &str, plugins: Roster) -> Arc<Snapshot> {
 struct Fixed;
 
 impl EndpointSource for Fixed {
+    fn identities(&self) -> Arc<EndpointIds> {
+        Arc::default()
+    }
+
     fn endpoints(
         &mut self,
         _: &str,
