@@ -36,10 +36,16 @@ clear on both sides where a table says nothing else. Their configurations are in
 
 /// The shape whose table is shown in the README, and where.
 const README_SHAPE: &str = "keepalive-100";
-const TABLE_START: &str = "<!-- bench:start -->";
-const TABLE_END: &str = "<!-- bench:end -->";
+const TABLE: Markers = Markers { start: "<!-- bench:start -->", end: "<!-- bench:end -->" };
 
 const REFERENCES: [&str; 2] = ["nginx", "HAProxy"];
+
+/// The comments around a generated part of a page.
+#[derive(Clone, Copy)]
+pub(super) struct Markers {
+    pub(super) start: &'static str,
+    pub(super) end: &'static str,
+}
 
 /// Writes `docs/benchmarks.md`, `docs/benchmarks.svg` and the table in `README.md` from the results that were kept.
 pub(super) fn write(folders: &Folders) -> anyhow::Result<()> {
@@ -61,13 +67,14 @@ pub(super) fn write(folders: &Folders) -> anyhow::Result<()> {
     fill(&root.join("README.md"), &format!("{}:\n\n{}", results.title, load_table("gateway", results)))
 }
 
-/// Puts `table` between the marks in the page at `path`.
+/// Puts `table` between the markers of the main table in the page at `path`.
 pub(super) fn fill(path: &Path, table: &str) -> anyhow::Result<()> {
-    fill_between(path, (TABLE_START, TABLE_END), table)
+    fill_between(path, TABLE, table)
 }
 
-/// The same between the marks `start` and `end`.
-pub(super) fn fill_between(path: &Path, (start, end): (&str, &str), table: &str) -> anyhow::Result<()> {
+/// Puts `table` between `markers` in the page at `path`.
+pub(super) fn fill_between(path: &Path, markers: Markers, table: &str) -> anyhow::Result<()> {
+    let Markers { start, end } = markers;
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let marked = text.split_once(start).and_then(|(before, rest)| Some((before, rest.split_once(end)?.1)));
     let (before, after) =

@@ -12,9 +12,10 @@ use crate::bench::client::Client;
 use crate::bench::contender::Contender;
 use crate::bench::launch::{Launch, Running, Workplace};
 use crate::bench::process::free_port;
+use crate::bench::report::{self, Markers};
 use crate::bench::shape::{Load, SMALL};
 use crate::bench::trial::{self, Measure, Results, Target};
-use crate::bench::{Bench, Folders, process, report};
+use crate::bench::{Bench, Folders, process};
 
 pub(super) const SUITE: Suite = Suite {
     name: "cache",
@@ -27,7 +28,7 @@ pub(super) const SUITE: Suite = Suite {
 };
 
 /// Where the tables stand in `docs/performance.md`.
-const MARKS: (&str, &str) = ("<!-- bench:cache:start -->", "<!-- bench:cache:end -->");
+const MARKS: Markers = Markers { start: "<!-- bench:cache:start -->", end: "<!-- bench:cache:end -->" };
 
 /// Hits of small and of large responses, and the overhead of a response.
 const TRIALS: [&str; 3] = ["hit-1k", "hit-1m", "memory"];

@@ -17,7 +17,8 @@ use super::{Outcome, Suite};
 use crate::bench::h2load::{self, Batch};
 use crate::bench::launch::Running;
 use crate::bench::process::{LOAD_CORE, pinned};
-use crate::bench::{Bench, Folders, process, relay, report};
+use crate::bench::report::{self, Markers};
+use crate::bench::{Bench, Folders, process, relay};
 
 pub(super) const SUITE: Suite = Suite {
     name: "streams",
@@ -30,7 +31,7 @@ pub(super) const SUITE: Suite = Suite {
 };
 
 /// The marks around the table in `docs/performance.md`.
-const MARKS: (&str, &str) = ("<!-- bench:streams:start -->", "<!-- bench:streams:end -->");
+const MARKS: Markers = Markers { start: "<!-- bench:streams:start -->", end: "<!-- bench:streams:end -->" };
 
 /// Its label, in the table and among the contenders.
 const SIGMA: &str = "Sigma";
