@@ -25,13 +25,27 @@ const MAX_COPIED_VALUES: usize = 100_000;
 /// Maximum number of problems that one parse reports.
 const MAX_PROBLEMS: usize = 200;
 
+/// A position in the text of a document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TextPosition {
+    /// From 1.
+    pub line: u32,
+    /// From 1.
+    pub column: u32,
+}
+
+impl TextPosition {
+    /// The first character.
+    const START: TextPosition = TextPosition { line: 1, column: 1 };
+}
+
 /// A parsed document.
 #[derive(Debug, Clone, Default)]
 pub struct Document {
     /// The content.
     pub value: Value,
-    /// Pointer (`routes[0].uri`) → line and column, both from 1.
-    pub positions: HashMap<String, (u32, u32)>,
+    /// Pointer (`routes[0].uri`) → position in the text.
+    pub positions: HashMap<String, TextPosition>,
     /// Pointers of unquoted texts with variables (`${{NAME}}`). Always empty for JSON.
     pub plain: HashSet<String>,
 }
@@ -55,8 +69,8 @@ impl Document {
     pub fn line(&self, pointer: &str) -> Option<u32> {
         let mut pointer = pointer;
         loop {
-            if let Some((line, _)) = self.positions.get(pointer) {
-                return Some(*line);
+            if let Some(position) = self.positions.get(pointer) {
+                return Some(position.line);
             }
             if pointer.is_empty() {
                 return None;

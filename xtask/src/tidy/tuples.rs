@@ -19,7 +19,6 @@ const AT_MOST: &[(&str, usize)] = &[
     ("crates/sigma-plugin", 3),
     ("crates/sigma-plugin-kit", 5),
     ("crates/sigma-proxy", 29),
-    ("crates/sigma-schema", 7),
     ("crates/sigma-upstream", 5),
     ("extensions/lua", 1),
     ("plugins/auth", 6),

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::resources::SECTIONS;
 use sigma_schema::Problem;
-use sigma_schema::document::Document;
+use sigma_schema::document::{Document, TextPosition};
 use sigma_schema::problem::{element, member};
 
 /// A file that `include` names.
@@ -133,7 +133,7 @@ fn add(document: &mut Document, other: Document, part: &mut Part) -> Vec<Problem
     }
     let Some(root) = document.value.as_object_mut() else { return problems };
     for (key, value) in members {
-        let line = positions.get(&member("", &key)).map(|(line, _)| *line + part.lines_before);
+        let line = positions.get(&member("", &key)).map(|position| position.line + part.lines_before);
         let section = SECTIONS.into_iter().find(|section| *section == key);
         match (section, root.get_mut(&key), value) {
             (Some(section), Some(Value::Array(items)), Value::Array(more)) => {
@@ -155,10 +155,14 @@ fn add(document: &mut Document, other: Document, part: &mut Part) -> Vec<Problem
         }
     }
     let moved = |pointer: &str| part.moved(pointer, |index, before| index + before);
+    let below = |position: &TextPosition| TextPosition {
+        line: position.line + part.lines_before,
+        column: position.column,
+    };
     document.positions.extend(
         positions
             .iter()
-            .map(|(pointer, (line, column))| (moved(pointer), (line + part.lines_before, *column)))
+            .map(|(pointer, position)| (moved(pointer), below(position)))
             // The root stays the first file's.
             .filter(|(pointer, _)| !pointer.is_empty()),
     );

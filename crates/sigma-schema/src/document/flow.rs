@@ -9,6 +9,8 @@ use std::collections::HashMap;
 
 use saphyr_parser::Marker;
 
+use super::TextPosition;
+
 /// Maximum number of bytes in all rereads, and maximum number of reads: a file with thousands of such lists would
 /// otherwise take minutes.
 const REREAD_BYTES: usize = 256 << 20;
@@ -41,14 +43,15 @@ impl<'a> Indented<'a> {
         self.added.get(&line).copied().unwrap_or_default()
     }
 
-    /// Returns whether there is an opening bracket at a position, which is counted from 1.
-    pub(super) fn is_bracket(&self, (line, column): (u32, u32)) -> bool {
-        self.offset(line as usize, column as usize).is_some_and(|at| self.text[at..].starts_with(['{', '[']))
+    /// Returns whether there is an opening bracket at a position.
+    pub(super) fn is_bracket(&self, position: TextPosition) -> bool {
+        self.offset(position).is_some_and(|at| self.text[at..].starts_with(['{', '[']))
     }
 
-    fn offset(&self, line: usize, column: usize) -> Option<usize> {
+    fn offset(&self, position: TextPosition) -> Option<usize> {
+        let line = position.line as usize;
         let start = self.line_start(line)?;
-        let column = column - 1 + self.added_to(line);
+        let column = position.column as usize - 1 + self.added_to(line);
         let within = self.text[start..].char_indices().nth(column)?.0;
         Some(start + within)
     }
@@ -63,14 +66,14 @@ impl<'a> Indented<'a> {
 
     /// Indents the flow list or mapping that begins at `flow`, or at the end of the line before `line`. Returns whether
     /// the text should be read again.
-    pub(super) fn indent(&mut self, line: usize, flow: Option<(u32, u32)>) -> bool {
+    pub(super) fn indent(&mut self, line: usize, flow: Option<TextPosition>) -> bool {
         self.readings += 1;
         self.bytes += self.text.len();
         if self.readings > READINGS || self.bytes > REREAD_BYTES || self.added.contains_key(&line) {
             return false;
         }
         let found = match flow {
-            Some((line, column)) => self.offset(line as usize, column as usize),
+            Some(position) => self.offset(position),
             None => self.bracket_before(line),
         };
         let Some((start, length)) = found.and_then(|at| Some((at, extent(&self.text[at..])?))) else {

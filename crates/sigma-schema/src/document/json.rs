@@ -7,7 +7,7 @@ use jsonc_parser::common::Ranged;
 use jsonc_parser::{CollectOptions, ParseOptions, parse_to_ast};
 use serde_json::{Map, Value};
 
-use super::{Document, MAX_DEPTH, MAX_PROBLEMS, duplicate_key, number, too_deep};
+use super::{Document, MAX_DEPTH, MAX_PROBLEMS, TextPosition, duplicate_key, number, too_deep};
 use crate::problem::{Problem, element, member};
 
 pub(super) fn read(text: &str) -> Result<Document, Vec<Problem>> {
@@ -45,16 +45,16 @@ fn line_starts(text: &str) -> Vec<usize> {
 
 struct Reader {
     lines: Vec<usize>,
-    positions: HashMap<String, (u32, u32)>,
+    positions: HashMap<String, TextPosition>,
     problems: Vec<Problem>,
 }
 
 impl Reader {
-    /// Returns line and column (in bytes) of an offset, both from 1.
-    fn position(&self, offset: usize) -> (u32, u32) {
+    /// Returns the position of an offset, its column in bytes.
+    fn position(&self, offset: usize) -> TextPosition {
         let line = self.lines.partition_point(|start| *start <= offset);
         let column = offset - self.lines[line - 1] + 1;
-        (line as u32, column as u32)
+        TextPosition { line: line as u32, column: column as u32 }
     }
 
     fn report(&mut self, problem: Problem) {
@@ -67,7 +67,7 @@ impl Reader {
         let position = self.position(value.range().start);
         self.positions.entry(pointer.to_owned()).or_insert(position);
         if depth > MAX_DEPTH {
-            self.report(too_deep(pointer, position.0));
+            self.report(too_deep(pointer, position.line));
             return Value::Null;
         }
         match value {
@@ -78,7 +78,7 @@ impl Reader {
                 Some(number) => number,
                 None => {
                     let message = format!("`{}` is a number out of range", literal.value);
-                    self.report(Problem::new(pointer, "number", message).at(Some(position.0)));
+                    self.report(Problem::new(pointer, "number", message).at(Some(position.line)));
                     Value::Null
                 }
             },
@@ -99,8 +99,8 @@ impl Reader {
             let key = property.name.into_string();
             let place = member(pointer, &key);
             if map.contains_key(&key) {
-                let first = self.positions.get(&place).map(|(line, _)| *line);
-                self.report(duplicate_key(&place, position.0, first));
+                let first = self.positions.get(&place).map(|position| position.line);
+                self.report(duplicate_key(&place, position.line, first));
                 continue;
             }
             self.positions.insert(place.clone(), position);

@@ -148,8 +148,9 @@ fn brackets_need_no_indentation() {
 fn brackets_keep_their_places() {
     let text = "a:\n  b: {\n  \"x\": 1,\n  \"y\": {\"z\": 1}\n  }\nc: 1\n";
     let document = Document::parse(text, LARGE).unwrap();
-    let places = ["a.b", "a.b.x", "a.b.y.z", "c"].map(|pointer| document.positions[pointer]);
-    assert_eq!(places, [(2, 3), (3, 3), (4, 9), (6, 1)]);
+    let positions = ["a.b", "a.b.x", "a.b.y.z", "c"].map(|pointer| document.positions[pointer]);
+    let expected = [(2, 3), (3, 3), (4, 9), (6, 1)].map(|(line, column)| TextPosition { line, column });
+    assert_eq!(positions, expected);
     let refused = |text: &str| Document::parse(text, LARGE).expect_err(text).remove(0);
     let twice = refused("a:\n  b: {\n  \"x\": 1,\n  \"x\": 2\n  }\n");
     assert_eq!((twice.code, twice.pointer.as_str(), twice.line), ("duplicate_key", "a.b.x", Some(4)));

@@ -6,14 +6,16 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle};
 use serde_json::{Map, Value};
 
 use super::flow::Indented;
-use super::{Document, MAX_COPIED_VALUES, MAX_DEPTH, MAX_PROBLEMS, duplicate_key, number, too_deep};
+use super::{
+    Document, MAX_COPIED_VALUES, MAX_DEPTH, MAX_PROBLEMS, TextPosition, duplicate_key, number, too_deep,
+};
 use crate::problem::{Problem, element, member};
 
 pub(super) fn read(text: &str) -> Result<Document, Vec<Problem>> {
     let mut indented = Indented::new(text);
     loop {
         let (builder, outdented) = attempt(&indented);
-        if let Some((line, flow)) = outdented
+        if let Some(Outdented { line, flow }) = outdented
             && indented.indent(line, flow)
         {
             continue;
@@ -29,31 +31,38 @@ pub(super) fn read(text: &str) -> Result<Document, Vec<Problem>> {
     }
 }
 
-/// A line that is not indented enough, and the position of the outermost open flow list or mapping.
-type Outdented = (usize, Option<(u32, u32)>);
+/// A line that is not indented enough.
+struct Outdented {
+    line: usize,
+    /// The position of the outermost open flow list or mapping.
+    flow: Option<TextPosition>,
+}
 
-/// Parses the text once. If a line is not indented enough, also returns that line and the position of the outermost
-/// open flow list or mapping.
+/// Parses the text once. If a line is not indented enough, also returns that line.
 fn attempt(indented: &Indented<'_>) -> (Builder, Option<Outdented>) {
     let mut builder = Builder::default();
-    let place = |marker: &Marker| (marker.line() as u32, indented.column(marker) as u32 + 1);
+    let position = |marker: &Marker| TextPosition {
+        line: marker.line() as u32,
+        column: indented.column(marker) as u32 + 1,
+    };
     for event in Parser::new_from_str(indented.text()) {
         match event {
             Ok((event, span)) => {
-                if let Err(fatal) = builder.event(event, place(&span.start)) {
+                if let Err(fatal) = builder.event(event, position(&span.start)) {
                     builder.problems.push(fatal);
                     break;
                 }
             }
             Err(error) => {
-                let (line, column) = place(error.marker());
+                let TextPosition { line, column } = position(error.marker());
                 let message = format!("not YAML: {} (column {column})", error.info());
                 let mut problem = Problem::new("", "syntax", message).at(Some(line));
                 problem.hint = remedy(error.info()).map(str::to_owned);
                 builder.problems.push(problem);
-                let in_brackets = builder.stack.iter().map(|frame| frame.place);
-                let flow = in_brackets.into_iter().find(|place| indented.is_bracket(*place));
-                let outdented = error.info().contains("indentation").then_some((line as usize, flow));
+                let in_brackets = builder.stack.iter().map(|frame| frame.position);
+                let flow = in_brackets.into_iter().find(|position| indented.is_bracket(*position));
+                let is_outdented = error.info().contains("indentation");
+                let outdented = is_outdented.then_some(Outdented { line: line as usize, flow });
                 return (builder, outdented);
             }
         }
@@ -82,7 +91,7 @@ fn remedy(info: &str) -> Option<&'static str> {
 struct Frame {
     pointer: String,
     /// Position of its first character.
-    place: (u32, u32),
+    position: TextPosition,
     anchor: usize,
     content: Content,
 }
@@ -98,8 +107,7 @@ enum Content {
 
 struct Key {
     text: String,
-    line: u32,
-    column: u32,
+    position: TextPosition,
     duplicate: bool,
 }
 
@@ -118,21 +126,21 @@ struct Builder {
     stack: Vec<Frame>,
     anchors: HashMap<usize, Anchored>,
     copied: usize,
-    positions: HashMap<String, (u32, u32)>,
+    positions: HashMap<String, TextPosition>,
     plain: HashSet<String>,
     problems: Vec<Problem>,
 }
 
 impl Builder {
     /// Handles one event. An error ends the parse.
-    fn event(&mut self, event: Event<'_>, place: (u32, u32)) -> Result<(), Problem> {
+    fn event(&mut self, event: Event<'_>, position: TextPosition) -> Result<(), Problem> {
         match event {
             Event::DocumentStart(_) => {
                 self.documents += 1;
                 if self.documents > 1 {
                     let message = "a second YAML document starts here";
                     return Err(Problem::new("", "syntax", message)
-                        .at(Some(place.0))
+                        .at(Some(position.line))
                         .hint("write one document only"));
                 }
                 Ok(())
@@ -140,9 +148,9 @@ impl Builder {
             Event::Scalar(text, style, anchor, tag) => {
                 if self.expects_key() {
                     if style == ScalarStyle::Plain && text == "<<" {
-                        return Err(merge_key(&self.enclosing(), place.0));
+                        return Err(merge_key(&self.enclosing(), position.line));
                     }
-                    self.key(text.into_owned(), place);
+                    self.key(text.into_owned(), position);
                     return Ok(());
                 }
                 let typed = style == ScalarStyle::Plain && tag.is_none_or(|tag| tag.suffix != "str");
@@ -153,17 +161,17 @@ impl Builder {
                 }
                 let value = value.unwrap_or_else(|| {
                     let message = format!("`{text}` is a number out of range");
-                    self.report(Problem::new(&pointer, "number", message).at(Some(place.0)));
+                    self.report(Problem::new(&pointer, "number", message).at(Some(position.line)));
                     Value::Null
                 });
-                self.finish(value, anchor, pointer, place)
+                self.finish(value, anchor, pointer, position)
             }
-            Event::SequenceStart(anchor, _) => self.open(anchor, Content::List(Vec::new()), place),
+            Event::SequenceStart(anchor, _) => self.open(anchor, Content::List(Vec::new()), position),
             Event::MappingStart(anchor, _) => {
-                self.open(anchor, Content::Mapping { map: Map::new(), key: None }, place)
+                self.open(anchor, Content::Mapping { map: Map::new(), key: None }, position)
             }
             Event::SequenceEnd | Event::MappingEnd => self.close(),
-            Event::Alias(anchor) => self.alias(anchor, place),
+            Event::Alias(anchor) => self.alias(anchor, position),
             Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => Ok(()),
         }
     }
@@ -178,17 +186,17 @@ impl Builder {
         matches!(self.stack.last(), Some(Frame { content: Content::Mapping { key: None, .. }, .. }))
     }
 
-    fn key(&mut self, text: String, (line, column): (u32, u32)) {
+    fn key(&mut self, text: String, position: TextPosition) {
         let Some(Frame { pointer, content: Content::Mapping { map, key }, .. }) = self.stack.last_mut()
         else {
             return;
         };
         let duplicate = map.contains_key(&text);
         let place = duplicate.then(|| member(pointer, &text));
-        *key = Some(Key { text, line, column, duplicate });
+        *key = Some(Key { text, position, duplicate });
         if let Some(place) = place {
-            let first = self.positions.get(&place).map(|(line, _)| *line);
-            self.report(duplicate_key(&place, line, first));
+            let first = self.positions.get(&place).map(|position| position.line);
+            self.report(duplicate_key(&place, position.line, first));
         }
     }
 
@@ -208,17 +216,17 @@ impl Builder {
         }
     }
 
-    fn open(&mut self, anchor: usize, content: Content, place: (u32, u32)) -> Result<(), Problem> {
+    fn open(&mut self, anchor: usize, content: Content, position: TextPosition) -> Result<(), Problem> {
         let pointer = self.next_pointer();
         if self.expects_key() {
             let message = "a key must be a string, not a list or a mapping";
-            return Err(Problem::new(pointer, "syntax", message).at(Some(place.0)));
+            return Err(Problem::new(pointer, "syntax", message).at(Some(position.line)));
         }
         if self.stack.len() >= MAX_DEPTH {
-            return Err(too_deep(&pointer, place.0));
+            return Err(too_deep(&pointer, position.line));
         }
-        self.locate(&pointer, place);
-        self.stack.push(Frame { pointer, place, anchor, content });
+        self.locate(&pointer, position);
+        self.stack.push(Frame { pointer, position, anchor, content });
         Ok(())
     }
 
@@ -230,25 +238,25 @@ impl Builder {
             Content::List(items) => Value::Array(items),
             Content::Mapping { map, .. } => Value::Object(map),
         };
-        let place = self.positions.get(&pointer).copied().unwrap_or((1, 1));
-        self.finish(value, anchor, pointer, place)
+        let position = self.positions.get(&pointer).copied().unwrap_or(TextPosition::START);
+        self.finish(value, anchor, pointer, position)
     }
 
-    fn alias(&mut self, anchor: usize, place: (u32, u32)) -> Result<(), Problem> {
+    fn alias(&mut self, anchor: usize, position: TextPosition) -> Result<(), Problem> {
         let pointer = self.next_pointer();
         if self.expects_key() {
-            return Err(Problem::new(pointer, "syntax", "a key must not be an alias").at(Some(place.0)));
+            return Err(Problem::new(pointer, "syntax", "a key must not be an alias").at(Some(position.line)));
         }
         let Some(anchored) = self.anchors.get(&anchor) else {
             let message = "this alias is inside the value that it refers to";
-            return Err(Problem::new(pointer, "syntax", message).at(Some(place.0)));
+            return Err(Problem::new(pointer, "syntax", message).at(Some(position.line)));
         };
         if self.stack.len() + anchored.depth > MAX_DEPTH {
-            return Err(too_deep(&pointer, place.0));
+            return Err(too_deep(&pointer, position.line));
         }
         self.copied += anchored.size;
         if self.copied > MAX_COPIED_VALUES {
-            return Err(too_many_copies(&pointer, place.0));
+            return Err(too_many_copies(&pointer, position.line));
         }
         let value = anchored.value.clone();
         let below = |text: &String| Some(format!("{pointer}{}", text.strip_prefix(&anchored.pointer)?));
@@ -257,16 +265,16 @@ impl Builder {
             false => Vec::new(),
         };
         self.plain.extend(plain);
-        self.finish(value, 0, pointer, place)
+        self.finish(value, 0, pointer, position)
     }
 
     /// Records the position of a mapping's member at its key, where the reader of a message looks.
-    fn locate(&mut self, pointer: &str, place: (u32, u32)) {
-        let place = match self.stack.last() {
-            Some(Frame { content: Content::Mapping { key: Some(key), .. }, .. }) => (key.line, key.column),
-            _ => place,
+    fn locate(&mut self, pointer: &str, position: TextPosition) {
+        let position = match self.stack.last() {
+            Some(Frame { content: Content::Mapping { key: Some(key), .. }, .. }) => key.position,
+            _ => position,
         };
-        self.positions.entry(pointer.to_owned()).or_insert(place);
+        self.positions.entry(pointer.to_owned()).or_insert(position);
     }
 
     fn finish(
@@ -274,14 +282,14 @@ impl Builder {
         value: Value,
         anchor: usize,
         pointer: String,
-        place: (u32, u32),
+        position: TextPosition,
     ) -> Result<(), Problem> {
-        self.locate(&pointer, place);
+        self.locate(&pointer, position);
         if anchor > 0 {
             let (size, depth) = extent(&value);
             self.copied += size;
             if self.copied > MAX_COPIED_VALUES {
-                return Err(too_many_copies(&pointer, place.0));
+                return Err(too_many_copies(&pointer, position.line));
             }
             let copied = Anchored { value: value.clone(), pointer: pointer.clone(), size, depth };
             self.anchors.insert(anchor, copied);
