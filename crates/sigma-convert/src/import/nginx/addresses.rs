@@ -4,8 +4,16 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde_json::{Value, json};
 
-/// Ranges of addresses, both ends included, in order.
-type Ranges = Vec<(u128, u128)>;
+/// Consecutive addresses of one family, as numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct AddressRange {
+    first: u128,
+    /// Included.
+    last: u128,
+}
+
+/// Ranges in order.
+type Ranges = Vec<AddressRange>;
 
 /// Addresses of one family.
 #[derive(Debug, Clone, Default)]
@@ -25,8 +33,8 @@ impl Addresses {
     /// Adds a rule; returns whether its address could be read.
     pub(super) fn add(&mut self, is_allowed: bool, text: &str) -> bool {
         if text == "all" {
-            self.v4.add(is_allowed, (0, u128::from(u32::MAX)));
-            self.v6.add(is_allowed, (0, u128::MAX));
+            self.v4.add(is_allowed, AddressRange { first: 0, last: u128::from(u32::MAX) });
+            self.v6.add(is_allowed, AddressRange { first: 0, last: u128::MAX });
             return true;
         }
         let (address, length) = match text.split_once('/') {
@@ -68,7 +76,7 @@ impl Addresses {
 
 impl Family {
     /// Adds the part of a range that no rule before has.
-    fn add(&mut self, is_allowed: bool, range: (u128, u128)) {
+    fn add(&mut self, is_allowed: bool, range: AddressRange) {
         let known: Ranges = self.allowed.iter().chain(&self.denied).copied().collect();
         let free = without(range, &known);
         if is_allowed { self.allowed.extend(free) } else { self.denied.extend(free) }
@@ -76,7 +84,7 @@ impl Family {
 
     /// Returns everything that is not denied.
     fn rest_denied(&self, last: u128) -> Ranges {
-        without((0, last), &self.denied)
+        without(AddressRange { first: 0, last }, &self.denied)
     }
 }
 
@@ -84,14 +92,14 @@ impl Family {
 pub(super) fn of_range(text: &str) -> Option<Vec<String>> {
     let (first, last) = text.split_once('-')?;
     let (first, last): (Ipv4Addr, Ipv4Addr) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-    let range = (u128::from(u32::from(first)), u128::from(u32::from(last)));
-    (range.0 <= range.1).then(|| networks(range, 32))
+    let range = AddressRange { first: u128::from(u32::from(first)), last: u128::from(u32::from(last)) };
+    (range.first <= range.last).then(|| networks(range, 32))
 }
 
-fn range(address: u128, width: u32, length: u32) -> (u128, u128) {
+fn range(address: u128, width: u32, length: u32) -> AddressRange {
     let free = width.saturating_sub(length.min(width));
     let mask = if free == 128 { u128::MAX } else { (1u128 << free) - 1 };
-    (address & !mask, address | mask)
+    AddressRange { first: address & !mask, last: address | mask }
 }
 
 /// Ranges in order, without gaps of no address between them.
@@ -99,38 +107,40 @@ fn merged(ranges: &Ranges) -> Ranges {
     let mut sorted = ranges.clone();
     sorted.sort_unstable();
     let mut merged: Ranges = Vec::new();
-    for (start, end) in sorted {
+    for range in sorted {
         match merged.last_mut() {
-            Some(last) if last.1 == u128::MAX || start <= last.1 + 1 => last.1 = last.1.max(end),
-            _ => merged.push((start, end)),
+            Some(before) if before.last == u128::MAX || range.first <= before.last + 1 => {
+                before.last = before.last.max(range.last);
+            }
+            _ => merged.push(range),
         }
     }
     merged
 }
 
 /// The parts of a range outside of others.
-fn without(range: (u128, u128), others: &Ranges) -> Ranges {
-    let (mut start, end) = range;
+fn without(range: AddressRange, others: &Ranges) -> Ranges {
+    let mut rest = range;
     let mut parts = Vec::new();
-    for (other_start, other_end) in merged(others) {
-        if other_end < start || other_start > end {
+    for other in merged(others) {
+        if other.last < rest.first || other.first > rest.last {
             continue;
         }
-        if other_start > start {
-            parts.push((start, other_start - 1));
+        if other.first > rest.first {
+            parts.push(AddressRange { first: rest.first, last: other.first - 1 });
         }
-        if other_end >= end {
+        if other.last >= rest.last {
             return parts;
         }
-        start = other_end + 1;
+        rest.first = other.last + 1;
     }
-    parts.push((start, end));
+    parts.push(rest);
     parts
 }
 
 /// The networks of a range.
-fn networks(range: (u128, u128), width: u32) -> Vec<String> {
-    let (mut start, end) = range;
+fn networks(range: AddressRange, width: u32) -> Vec<String> {
+    let AddressRange { first: mut start, last: end } = range;
     let mut networks = Vec::new();
     loop {
         let aligned = if start == 0 { width } else { start.trailing_zeros().min(width) };
@@ -152,7 +162,7 @@ fn networks(range: (u128, u128), width: u32) -> Vec<String> {
 }
 
 /// The networks of a range of IPv6, of which `::/0` is the usual one.
-fn networks_of_v6(range: (u128, u128)) -> Vec<String> {
+fn networks_of_v6(range: AddressRange) -> Vec<String> {
     networks(range, 128)
 }
 

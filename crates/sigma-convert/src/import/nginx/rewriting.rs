@@ -358,7 +358,7 @@ impl<'a> Converter<'a> {
             Condition::Known(false) => None,
             Condition::Known(true) => Some(inner),
             Condition::Holds(condition, captures) => {
-                if self.conditional_sets(directive, (&condition, captures.as_ref()), level, state) {
+                if self.conditional_sets(directive, &condition, captures.as_ref(), level, state) {
                     return None;
                 }
                 let mut then = state.clone();
@@ -403,11 +403,11 @@ impl<'a> Converter<'a> {
     fn conditional_sets(
         &mut self,
         directive: &'a Directive,
-        found: (&Value, Option<&Captures>),
+        condition: &Value,
+        captures: Option<&Captures>,
         level: &Rc<Level<'a>>,
         state: &mut State<'a>,
     ) -> bool {
-        let (condition, captures) = found;
         let only_sets = directive.children().iter().all(|child| child.name == "set");
         let Some((variable, entry)) = as_map(condition, captures).filter(|_| only_sets) else { return false };
         let mut inner = state.clone();
