@@ -12,7 +12,6 @@ const AT_MOST: &[(&str, usize)] = &[
     ("crates/sigma", 1),
     ("crates/sigma-cache", 3),
     ("crates/sigma-control", 7),
-    ("crates/sigma-discovery", 1),
     ("crates/sigma-http", 5),
     ("crates/sigma-net", 1),
     ("crates/sigma-plugin", 3),

@@ -105,7 +105,8 @@ impl Client {
     pub(super) async fn connect(
         address: &RegistryAddress,
         port_offset: u16,
-        (connect, within): (Duration, Duration),
+        connect_timeout: Duration,
+        response_timeout: Duration,
         env: &Env,
     ) -> Result<Client, Trouble> {
         let place = place(address, port_offset)
@@ -114,13 +115,13 @@ impl Client {
             Trouble(format!("{} cannot be reached by gRPC: {}", address.base(), crate::http::causes(&error)))
         };
         let is_secure = place.starts_with("https:");
-        let mut endpoint = Endpoint::from_shared(place).map_err(wrong)?.connect_timeout(connect);
+        let mut endpoint = Endpoint::from_shared(place).map_err(wrong)?.connect_timeout(connect_timeout);
         if is_secure {
             endpoint = endpoint.tls_config(ClientTlsConfig::new().with_native_roots()).map_err(wrong)?;
         }
         let late = |_| Trouble(format!("{} did not respond over gRPC in time", address.base()));
-        let channel = timeout(connect, endpoint.connect()).await.map_err(late)?.map_err(wrong)?;
-        Ok(Client { channel, base: address.base().into(), within, env: env.clone() })
+        let channel = timeout(connect_timeout, endpoint.connect()).await.map_err(late)?.map_err(wrong)?;
+        Ok(Client { channel, base: address.base().into(), within: response_timeout, env: env.clone() })
     }
 
     /// Sends a request, and waits for the response.

@@ -145,7 +145,7 @@ impl Link<'_> {
     async fn follow(&mut self, address: &RegistryAddress, namespace: &str) -> Result<(), Trouble> {
         let Server { port_offset, connect, within, env, .. } = self.server;
         let port_offset = port_offset.unwrap_or_default();
-        let client = Client::connect(address, port_offset, (*connect, *within), env).await?;
+        let client = Client::connect(address, port_offset, *connect, *within, env).await?;
         let checked = client.call("ServerCheckRequest", Headers::new(), &json!({})).await?;
         succeeded(&checked)?;
         let setup = json!({
