@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use sigma_schema::Confidential;
 
-use sigma_plugin_kit::redis::{ServerAddress, Target, single_server};
+use sigma_plugin_kit::redis::{Encryption, ServerAddress, Target, single_server};
 
 /// The sessions of logged-in users.
 #[derive(Clone, Deserialize, JsonSchema)]
@@ -140,12 +140,13 @@ impl RedisConfig {
     pub(super) fn target(&self) -> Target {
         let place = ServerAddress { host: self.host.clone(), port: self.port };
         let ms = Duration::from_millis;
+        let encryption = Encryption::of(self.ssl, self.ssl_verify);
         Target {
             connect_timeout: ms(self.connect_timeout),
             answer_timeout: ms(self.send_timeout.max(self.read_timeout)),
             idle_timeout: ms(self.keepalive_timeout),
             database: self.database,
-            ..single_server(place, self.username.clone(), self.password.clone(), (self.ssl, self.ssl_verify))
+            ..single_server(place, self.username.clone(), self.password.clone(), encryption)
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use sigma_plugin_kit::cleartext::is_remote;
 use sigma_plugin_kit::kafka::cluster::{self, Broker, Cluster, Failure, LONGEST_ANSWER};
 use sigma_plugin_kit::kafka::records;
-use sigma_plugin_kit::kafka::wire::{self, Absent, BrokerResponse};
+use sigma_plugin_kit::kafka::wire::{self, Absent, BrokerResponse, TopicPartition};
 use sigma_plugin_kit::server::Security;
 
 /// The times before further attempts at a message. A topic that is made by being requested takes a moment, and so does
@@ -121,7 +121,8 @@ impl Producer {
         let leader = self.cluster.leader(&topic, partition)?;
         let records = records::records(self.key.as_deref().map(str::as_bytes), values, unix_ms());
         let timeout_ms = i32::try_from(self.timeout.as_millis()).unwrap_or(i32::MAX);
-        let question = wire::produce((&self.topic, partition), self.acks, timeout_ms, &records);
+        let to = TopicPartition { topic: &self.topic, partition };
+        let question = wire::produce(to, self.acks, timeout_ms, &records);
         if self.acks == NO_ACKS {
             return leader.say(&question).await;
         }

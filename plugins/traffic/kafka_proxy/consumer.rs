@@ -12,7 +12,7 @@ use super::pubsub::Message;
 use sigma_plugin_kit::cleartext::is_remote;
 use sigma_plugin_kit::kafka::cluster::{Broker, Cluster, Failure, LONGEST_ANSWER, Settings};
 use sigma_plugin_kit::kafka::sasl::Sasl;
-use sigma_plugin_kit::kafka::wire::{self, Absent, BrokerResponse, FetchBounds};
+use sigma_plugin_kit::kafka::wire::{self, Absent, BrokerResponse, FetchBounds, TopicPartition};
 use sigma_plugin_kit::kafka::{is_topic, records};
 use sigma_plugin_kit::server::{Host, Security};
 
@@ -112,8 +112,9 @@ impl Consumer {
     /// # Errors
     /// Returns an error, which is a sentence or a broker's word, if there is no response.
     pub(super) async fn offset(&self, topic: &str, partition: i32, timestamp: i64) -> Result<i64, String> {
-        let question = wire::list_offsets((topic, partition), timestamp);
-        let asked = self.ask((topic, partition), &question, LONGEST_ANSWER, code_of_offset);
+        let of = TopicPartition { topic, partition };
+        let question = wire::list_offsets(of, timestamp);
+        let asked = self.ask(of, &question, LONGEST_ANSWER, code_of_offset);
         let answer = self.in_time(asked).await?;
         BrokerResponse::new(&answer)?.offset()?.map_err(|code| Failure::of(code).reason)
     }
@@ -148,8 +149,9 @@ impl Consumer {
         partition: i32,
         offset: i64,
     ) -> Result<(Vec<Message>, i64), String> {
-        let question = wire::fetch((topic, partition), offset, WISH);
-        let answer = self.ask((topic, partition), &question, LONGEST_FETCH, code_of_fetch).await?;
+        let from = TopicPartition { topic, partition };
+        let question = wire::fetch(from, offset, WISH);
+        let answer = self.ask(from, &question, LONGEST_FETCH, code_of_fetch).await?;
         // Decompressing takes its time, and the control thread has others to serve.
         let read = tokio::task::spawn_blocking(move || messages(&answer, offset)).await;
         read.map_err(|_| "the broker's response is malformed".to_owned())?
@@ -158,27 +160,28 @@ impl Consumer {
     /// Asks the leader of a partition, again where that may help. `code` finds the error code in a response.
     async fn ask(
         &self,
-        (topic, partition): (&str, i32),
+        of: TopicPartition<'_>,
         question: &[u8],
         longest: usize,
         code: fn(&[u8]) -> Result<Option<i16>, String>,
     ) -> Result<Vec<u8>, String> {
         let mut pauses = PAUSES_MS.iter();
         loop {
-            match self.ask_once((topic, partition), question, longest, code).await {
+            match self.ask_once(of, question, longest, code).await {
                 Ok(answer) => return Ok(answer),
-                Err(failure) => self.cluster.pause(topic, failure, &mut pauses).await?,
+                Err(failure) => self.cluster.pause(of.topic, failure, &mut pauses).await?,
             }
         }
     }
 
     async fn ask_once(
         &self,
-        (topic, partition): (&str, i32),
+        of: TopicPartition<'_>,
         question: &[u8],
         longest: usize,
         code: fn(&[u8]) -> Result<Option<i16>, String>,
     ) -> Result<Vec<u8>, Failure> {
+        let TopicPartition { topic, partition } = of;
         if !is_topic(topic) {
             const INVALID_TOPIC: i16 = 17;
             return Err(Failure::of(INVALID_TOPIC));

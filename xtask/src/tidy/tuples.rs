@@ -15,14 +15,13 @@ const AT_MOST: &[(&str, usize)] = &[
     ("crates/sigma-http", 5),
     ("crates/sigma-net", 1),
     ("crates/sigma-plugin", 3),
-    ("crates/sigma-plugin-kit", 5),
     ("crates/sigma-proxy", 29),
     ("crates/sigma-upstream", 5),
     ("extensions/lua", 1),
     ("plugins/auth", 6),
     ("plugins/log", 1),
     ("plugins/observe", 1),
-    ("plugins/traffic", 5),
+    ("plugins/traffic", 3),
     ("plugins/transform", 3),
 ];
 

@@ -91,17 +91,33 @@ pub fn authenticate(message: &[u8]) -> Vec<u8> {
     out
 }
 
+/// A partition of a topic.
+#[derive(Debug, Clone, Copy)]
+pub struct TopicPartition<'t> {
+    /// The name of the topic.
+    pub topic: &'t str,
+    /// The number of the partition.
+    pub partition: i32,
+}
+
+impl TopicPartition<'_> {
+    /// Writes it as the only one of a request.
+    fn put(self, out: &mut Vec<u8>) {
+        out.put_i32(1);
+        put_text(out, self.topic);
+        out.put_i32(1);
+        out.put_i32(self.partition);
+    }
+}
+
 /// Asks to append records to a partition.
-pub fn produce((topic, partition): (&str, i32), acks: i16, timeout_ms: i32, records: &[u8]) -> Vec<u8> {
+pub fn produce(to: TopicPartition<'_>, acks: i16, timeout_ms: i32, records: &[u8]) -> Vec<u8> {
     let mut out = request_head(Api::Produce);
     // No transaction.
     out.put_i16(-1);
     out.put_i16(acks);
     out.put_i32(timeout_ms);
-    out.put_i32(1);
-    put_text(&mut out, topic);
-    out.put_i32(1);
-    out.put_i32(partition);
+    to.put(&mut out);
     put_bytes(&mut out, records);
     out
 }
@@ -111,13 +127,10 @@ const NO_REPLICA: i32 = -1;
 
 /// Requests the first offset at or after a time: milliseconds since 1970, -1 for the next offset to be written, -2 for
 /// the first existing one.
-pub fn list_offsets((topic, partition): (&str, i32), timestamp: i64) -> Vec<u8> {
+pub fn list_offsets(of: TopicPartition<'_>, timestamp: i64) -> Vec<u8> {
     let mut out = request_head(Api::ListOffsets);
     out.put_i32(NO_REPLICA);
-    out.put_i32(1);
-    put_text(&mut out, topic);
-    out.put_i32(1);
-    out.put_i32(partition);
+    of.put(&mut out);
     out.put_i64(timestamp);
     out
 }
@@ -132,7 +145,7 @@ pub struct FetchBounds {
 }
 
 /// Requests records from an offset on, committed or not.
-pub fn fetch((topic, partition): (&str, i32), offset: i64, wish: FetchBounds) -> Vec<u8> {
+pub fn fetch(from: TopicPartition<'_>, offset: i64, wish: FetchBounds) -> Vec<u8> {
     let mut out = request_head(Api::Fetch);
     out.put_i32(NO_REPLICA);
     out.put_i32(wish.wait_ms);
@@ -140,10 +153,7 @@ pub fn fetch((topic, partition): (&str, i32), offset: i64, wish: FetchBounds) ->
     out.put_i32(1);
     out.put_i32(wish.bytes);
     out.put_u8(0);
-    out.put_i32(1);
-    put_text(&mut out, topic);
-    out.put_i32(1);
-    out.put_i32(partition);
+    from.put(&mut out);
     out.put_i64(offset);
     out.put_i32(wish.bytes);
     out
@@ -443,11 +453,12 @@ mod tests {
         let place = [0, 0, 0, 1, 0, 1, b't', 0, 0, 0, 1, 0, 0, 0, 2];
         let last = (-1_i64).to_be_bytes();
         let expected = [&head(2, 1)[..], &[0xff; 4], &place, &last].concat();
-        assert_eq!(list_offsets(("t", 2), -1), expected);
+        let partition = TopicPartition { topic: "t", partition: 2 };
+        assert_eq!(list_offsets(partition, -1), expected);
         let wish = [&100_i32.to_be_bytes()[..], &1_i32.to_be_bytes(), &4096_i32.to_be_bytes(), &[0]].concat();
         let expected =
             [&head(1, 4)[..], &[0xff; 4], &wish, &place, &7_i64.to_be_bytes(), &4096_i32.to_be_bytes()];
-        assert_eq!(fetch(("t", 2), 7, FetchBounds { wait_ms: 100, bytes: 4096 }), expected.concat());
+        assert_eq!(fetch(partition, 7, FetchBounds { wait_ms: 100, bytes: 4096 }), expected.concat());
         let topic = [&head(3, 4)[..], &[0, 0, 0, 1, 0, 1, b't']].concat();
         assert_eq!(metadata("t", Absent::Made), [&topic[..], &[1]].concat());
         assert_eq!(metadata("t", Absent::Missing), [&topic[..], &[0]].concat());

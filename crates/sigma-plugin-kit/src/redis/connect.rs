@@ -43,7 +43,7 @@ pub(super) async fn connect(target: &Target) -> RedisResult<Connection> {
         Deployment::Sentinel { sentinels, master, role, login } => {
             let mut last = RedisError::from((ErrorKind::EmptySentinelList, "no sentinel is configured"));
             for sentinel in sentinels {
-                match behind(target, sentinel, login, (master, *role)).await {
+                match behind(target, sentinel, login, master, *role).await {
                     Ok(connection) => return Ok(connection),
                     Err(error) => last = error,
                 }
@@ -129,7 +129,8 @@ async fn behind(
     target: &Target,
     sentinel: &ServerAddress,
     login: &Login,
-    (master, role): (&str, Role),
+    master: &str,
+    role: Role,
 ) -> RedisResult<Connection> {
     let mut sentinel = open(target, sentinel, login).await?;
     let places = match role {

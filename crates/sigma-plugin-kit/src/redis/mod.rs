@@ -22,4 +22,4 @@ mod tests;
 pub use connection::{Connections, SharedConnection};
 pub use script::Script;
 pub use settings::{Policy, idle_settings, policies};
-pub use target::{ServerAddress, Target, single_server};
+pub use target::{Encryption, ServerAddress, Target, single_server};

@@ -169,7 +169,7 @@ impl Usual {
 impl Single {
     fn target(self) -> Target {
         let place = ServerAddress { host: self.redis_host, port: self.redis_port };
-        let encryption = encryption(self.redis_ssl, self.redis_ssl_verify);
+        let encryption = Encryption::of(self.redis_ssl, self.redis_ssl_verify);
         let target = self.usual.target(Deployment::Single(place), encryption);
         let login = Login { username: self.redis_username, ..target.login };
         Target { login, database: self.redis_database, ..target }
@@ -179,7 +179,7 @@ impl Single {
 impl Cluster {
     fn target(self) -> Target {
         let places = self.redis_cluster_nodes.into_iter().map(|ClusterNode(place)| place).collect();
-        let encryption = encryption(self.redis_cluster_ssl, self.redis_cluster_ssl_verify);
+        let encryption = Encryption::of(self.redis_cluster_ssl, self.redis_cluster_ssl_verify);
         self.usual.target(Deployment::Cluster(places), encryption)
     }
 }
@@ -205,14 +205,6 @@ impl Sentinel {
 
 fn login(username: Option<String>, password: Option<Confidential>) -> Login {
     Login { username, password: password.unwrap_or_default() }
-}
-
-fn encryption(on: bool, verified: bool) -> Encryption {
-    match (on, verified) {
-        (false, _) => Encryption::Off,
-        (true, false) => Encryption::Unverified,
-        (true, true) => Encryption::Verified,
-    }
 }
 
 /// Returns settings of a configuration that do not have the effect that they seem to have. Settings that its policy

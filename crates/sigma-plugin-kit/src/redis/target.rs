@@ -50,11 +50,23 @@ pub enum Role {
 /// The encryption of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encryption {
+    /// Cleartext.
     Off,
     /// Any certificate is accepted.
     Unverified,
     /// The certificate must be valid for the system's authorities.
     Verified,
+}
+
+impl Encryption {
+    /// Returns the encryption of two settings: whether there is any, and whether the certificate is verified.
+    pub fn of(is_encrypted: bool, is_verified: bool) -> Encryption {
+        match (is_encrypted, is_verified) {
+            (false, _) => Encryption::Off,
+            (true, false) => Encryption::Unverified,
+            (true, true) => Encryption::Verified,
+        }
+    }
 }
 
 /// Everything that distinguishes connections.
@@ -89,22 +101,18 @@ impl std::fmt::Display for Target {
     }
 }
 
-/// One server, by the usual times: `(encrypted, verified)` is the encryption.
+/// Returns the target of one server, with the usual timeouts.
 pub fn single_server(
     place: ServerAddress,
     username: Option<String>,
     password: Option<Confidential>,
-    (encrypted, verified): (bool, bool),
+    encryption: Encryption,
 ) -> Target {
     Target {
         deployment: Deployment::Single(place),
         login: Login { username, password: password.unwrap_or_default() },
         database: 0,
-        encryption: match (encrypted, verified) {
-            (false, _) => Encryption::Off,
-            (true, false) => Encryption::Unverified,
-            (true, true) => Encryption::Verified,
-        },
+        encryption,
         connect_timeout: Duration::from_secs(1),
         answer_timeout: Duration::from_secs(1),
         idle_timeout: Duration::from_secs(10),
