@@ -24,8 +24,10 @@ pub struct Draft<'d> {
     pub key: &'d [u8],
     /// Its head.
     pub head: &'d ResponseHead,
-    /// The fields and the target of its request.
-    pub request: (&'d Headers, &'d [u8]),
+    /// The fields of its request.
+    pub request: &'d Headers,
+    /// The target of its request.
+    pub resource: &'d [u8],
     /// `Vary` counts.
     pub varies: bool,
     /// Its freshness.
@@ -81,7 +83,8 @@ impl Fill {
             BodyLength::UntilClose => return Err(lead),
         };
         let most = draft.most.min(draft.zone.largest_of_all());
-        let Some(stored) = Stored::new(draft.head, draft.freshness, draft.request, draft.varies) else {
+        let Draft { request, resource, .. } = draft;
+        let Some(stored) = Stored::new(draft.head, draft.freshness, request, resource, draft.varies) else {
             return Err(lead);
         };
         let length = known.unwrap_or(0);
@@ -296,7 +299,8 @@ mod tests {
             zone: &zone,
             key: b"k",
             head: &head,
-            request: (&Headers::default(), b"h/a"),
+            request: &Headers::default(),
+            resource: b"h/a",
             varies: true,
             freshness: Freshness {
                 born: 0,

@@ -8,6 +8,15 @@ use sigma_plugin::cache::{CacheRule, Lifetime};
 
 use crate::directives::{Directives, SECONDS_MAX, seconds};
 
+/// The times of a request to a node and of its response, in seconds since 1970.
+#[derive(Debug, Clone, Copy)]
+pub struct ExchangeTimes {
+    /// When the request was sent.
+    pub requested: u64,
+    /// When the response arrived.
+    pub received: u64,
+}
+
 /// The freshness of one response. Times are seconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Freshness {
@@ -59,17 +68,17 @@ impl FreshnessDirectives {
 }
 
 impl Freshness {
-    /// Returns the freshness of a response that arrived at `now` and was requested at `asked`. Returns None without a
-    /// known lifetime.
+    /// Returns the freshness of a response with these times. Returns None without a known lifetime.
     pub(crate) fn of(
         head: &ResponseHead,
         said: &FreshnessDirectives,
         rule: &CacheRule,
-        (asked, now): (u64, u64),
+        times: ExchangeTimes,
     ) -> Option<Freshness> {
+        let now = times.received;
         let headers = &head.headers;
         let stated = || stated(headers, said, now);
-        let born = || now - age(headers, (asked, now)).min(now);
+        let born = || now - age(headers, times).min(now);
         let accelerated = || accelerated(headers, now).filter(|_| !rule.ignores.accel_expires);
         let (lifetime, born) = match &rule.lifetime {
             // The node's directives are ignored: the age counts from here.
@@ -177,11 +186,12 @@ fn accelerated(headers: &Headers, now: u64) -> Option<u32> {
 }
 
 /// Returns the age of a response on arrival (RFC 9111 §4.2.3).
-fn age(headers: &Headers, (asked, now): (u64, u64)) -> u64 {
-    let apparent = headers.find(b"Date").and_then(date).map_or(0, |date| now.saturating_sub(date));
+fn age(headers: &Headers, times: ExchangeTimes) -> u64 {
+    let ExchangeTimes { requested, received } = times;
+    let apparent = headers.find(b"Date").and_then(date).map_or(0, |date| received.saturating_sub(date));
     let first = headers.find(b"Age").and_then(|value| list_items(value).next());
     let said = first.filter(|age| age.iter().all(u8::is_ascii_digit)).map_or(0, seconds);
-    apparent.max(u64::from(said) + now.saturating_sub(asked))
+    apparent.max(u64::from(said) + received.saturating_sub(requested))
 }
 
 /// Parses a date field to seconds since 1970.
@@ -202,7 +212,8 @@ mod tests {
         head.start(200);
         fields.iter().for_each(|(name, value)| head.headers.append(name, value.as_bytes()));
         let rule = CacheRule { lifetime, ..CacheRule::default() };
-        Freshness::of(&head, &FreshnessDirectives::of(&rule, &head), &rule, (NOW, NOW))
+        let times = ExchangeTimes { requested: NOW, received: NOW };
+        Freshness::of(&head, &FreshnessDirectives::of(&rule, &head), &rule, times)
     }
 
     fn left(fields: &[(&str, &str)], how: Lifetime) -> Option<u64> {

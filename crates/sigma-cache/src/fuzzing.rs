@@ -6,6 +6,7 @@ use sigma_plugin::cache::{CacheRule, Lifetime};
 use crate::directives::Directives;
 use crate::disk_cache::format::{Layout, Read, decode, encode};
 use crate::disk_cache::port::FileId;
+use crate::freshness::ExchangeTimes;
 use crate::rules::{Answered, may_keep, may_use};
 use crate::slices::{Version, slice};
 use crate::stored::Stored;
@@ -29,7 +30,7 @@ pub fn cache_fields(input: &[u8]) {
     }
     let wishes = Directives::of(&request);
     for rule in rules() {
-        let times = (NOW - 3, NOW);
+        let times = ExchangeTimes { requested: NOW - 3, received: NOW };
         let answered =
             Answered { head: &head, request: &request, is_isolated: false, is_unnamed: false, times };
         let Some(freshness) = may_keep(&rule, answered) else { continue };
@@ -39,7 +40,7 @@ pub fn cache_fields(input: &[u8]) {
             may_use(&rule, &freshness, &wishes, now);
             assert!(!freshness.never_stale || !freshness.may_wait(now));
         }
-        let Some(stored) = Stored::new(&head, freshness, (&request, b"h/"), true) else { continue };
+        let Some(stored) = Stored::new(&head, freshness, &request, b"h/", true) else { continue };
         assert!(stored.fits(&request));
         let fresh = stored.refreshed(&answer, freshness);
         assert!(fresh.fits(&request) && fresh.body.length() == stored.body.length());

@@ -25,7 +25,7 @@ pub use directives::Directives;
 pub use disk_cache::{DiskCache, Erasure};
 pub use fetch::Fetch;
 pub use fill::{Draft, Fill};
-pub use freshness::Freshness;
+pub use freshness::{ExchangeTimes, Freshness};
 pub use label::Label;
 pub use purge::Purge;
 pub use rules::{Answered, MayUse, may_keep, may_use};

@@ -4,7 +4,7 @@ use sigma_http::{HeaderId, Headers, ResponseHead};
 use sigma_plugin::cache::CacheRule;
 
 use crate::directives::Directives;
-use crate::freshness::{Freshness, FreshnessDirectives};
+use crate::freshness::{ExchangeTimes, Freshness, FreshnessDirectives};
 
 /// A response of a node, with facts about its request.
 #[derive(Debug, Clone, Copy)]
@@ -17,8 +17,8 @@ pub struct Answered<'a> {
     pub is_isolated: bool,
     /// The request is from a user without a name.
     pub is_unnamed: bool,
-    /// The times of request and response, in seconds since 1970.
-    pub times: (u64, u64),
+    /// The times of request and response.
+    pub times: ExchangeTimes,
 }
 
 /// Returns the freshness of a response; None if it must not be stored.
@@ -52,11 +52,10 @@ pub fn may_keep(rule: &CacheRule, answered: Answered<'_>) -> Option<Freshness> {
         return None;
     }
     let freshness = Freshness::of(head, &said, rule, times)?;
-    let (_, now) = times;
     // A response that is stale on arrival is worth storing if it can be revalidated.
     let has = |name: &[u8]| head.headers.find(name).is_some();
     let may_be_good = rule.revalidates && (has(b"ETag") || has(b"Last-Modified"));
-    (freshness.is_fresh(now) || may_be_good).then_some(freshness)
+    (freshness.is_fresh(times.received) || may_be_good).then_some(freshness)
 }
 
 /// Returns true if the meaning of the status, and so of its storing, is known: statuses of RFC 9110 §15, and 451.
@@ -103,8 +102,8 @@ mod tests {
         let request = headers(request);
         let is_isolated = request.find(b"isolated").is_some();
         let is_unnamed = request.find(b"unnamed").is_some();
-        let answered =
-            Answered { head: &head, request: &request, is_isolated, is_unnamed, times: (1000, 1000) };
+        let times = ExchangeTimes { requested: 1000, received: 1000 };
+        let answered = Answered { head: &head, request: &request, is_isolated, is_unnamed, times };
         may_keep(rule, answered).is_some()
     }
 

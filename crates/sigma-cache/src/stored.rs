@@ -34,11 +34,12 @@ pub struct Stored {
 
 impl Stored {
     /// Returns a stored response to a request with these fields, for a resource. None if no request ever matches:
-    /// `Vary: *`. `varies` says whether that field counts.
+    /// `Vary: *`. `varies` is true if that field counts.
     pub fn new(
         head: &ResponseHead,
         freshness: Freshness,
-        (request, resource): (&Headers, &[u8]),
+        request: &Headers,
+        resource: &[u8],
         varies: bool,
     ) -> Option<Stored> {
         let mut headers = Headers::default();
@@ -174,7 +175,7 @@ pub(crate) mod tests {
         head.headers = headers(fields);
         let freshness =
             Freshness { born: 0, lifetime: 10, while_revalidating: 0, if_error: 0, never_stale: false };
-        let mut stored = Stored::new(&head, freshness, (&headers(request), b"h/a"), true)?;
+        let mut stored = Stored::new(&head, freshness, &headers(request), b"h/a", true)?;
         stored.body = Body::of(b"body");
         Some(stored)
     }

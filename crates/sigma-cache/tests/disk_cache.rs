@@ -49,7 +49,8 @@ impl Answer<'_> {
             zone: &process.zone,
             key: self.key,
             head: &head,
-            request: (&headers(self.request), &[b"h/", self.key].concat()),
+            request: &headers(self.request),
+            resource: &[b"h/", self.key].concat(),
             varies: true,
             freshness: Freshness {
                 born: 500,

@@ -11,7 +11,9 @@ use std::task::{Context as Task, Poll, Waker};
 
 use disk::{MemoryDisk, Process};
 use sigma_cache::disk_cache::Bounds;
-use sigma_cache::{Answered, Directives, Draft, Fill, MayUse, Purge, Stored, Zone, Zones, may_keep, may_use};
+use sigma_cache::{
+    Answered, Directives, Draft, ExchangeTimes, Fill, MayUse, Purge, Stored, Zone, Zones, may_keep, may_use,
+};
 use sigma_http::{BodyLength, Chunk, Frame, Headers, ResponseHead};
 use sigma_plugin::BodySource;
 use sigma_plugin::cache::{CacheDisk, CacheRule, Lifetime};
@@ -401,7 +403,7 @@ impl Both {
         if fate.purged {
             self.purge(asked.key);
         }
-        let times = (self.now, self.now);
+        let times = ExchangeTimes { requested: self.now, received: self.now };
         let answered =
             Answered { head: &head, request: &fields, is_isolated: false, is_unnamed: false, times };
         let freshness = may_keep(&self.rule, answered);
@@ -412,7 +414,8 @@ impl Both {
             zone: &self.zone,
             key: &key,
             head: &head,
-            request: (&fields, resource.as_bytes()),
+            request: &fields,
+            resource: resource.as_bytes(),
             varies: true,
             freshness,
             length: BodyLength::Known(given.body.len() as u64),

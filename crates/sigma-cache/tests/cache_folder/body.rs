@@ -53,7 +53,8 @@ fn put(process: &Process, key: &str, body: &[u8]) {
         zone: &process.zone,
         key: key.as_bytes(),
         head: &head,
-        request: (&request, &[b"h/", key.as_bytes()].concat()),
+        request: &request,
+        resource: &[b"h/", key.as_bytes()].concat(),
         varies: true,
         freshness: Freshness {
             born: 500,

@@ -20,7 +20,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use sigma_cache::{
-    Answered, Directives, Draft, Epoch, Fill, Lead, MayUse, SingleFlight, Stored, Zone, may_keep, may_use,
+    Answered, Directives, Draft, Epoch, ExchangeTimes, Fill, Lead, MayUse, SingleFlight, Stored, Zone,
+    may_keep, may_use,
 };
 use sigma_http::{BodyLength, Fault, Headers, Method, RequestHead};
 use sigma_plugin::cache::{CacheOrder, CacheWish};
@@ -453,7 +454,7 @@ impl Turn {
             request: &self.asked,
             is_isolated: self.wish.is_isolated,
             is_unnamed: self.wish.is_unnamed,
-            times: (self.began, now),
+            times: ExchangeTimes { requested: self.began, received: now },
         };
         // A hook may have changed the request for the node after the key was made.
         let keeps = self.keeps && self.wish.is_sent(ctx);
@@ -467,7 +468,8 @@ impl Turn {
                     zone: &self.zone,
                     key: &self.wish.key,
                     head: &ctx.response,
-                    request: (&self.asked, &self.resource),
+                    request: &self.asked,
+                    resource: &self.resource,
                     varies: !self.wish.rule.ignores.vary,
                     freshness,
                     length,
@@ -506,7 +508,7 @@ impl Turn {
             request: &self.asked,
             is_isolated: self.wish.is_isolated,
             is_unnamed: self.wish.is_unnamed,
-            times: (self.began, now),
+            times: ExchangeTimes { requested: self.began, received: now },
         };
         let freshness = may_keep(&self.wish.rule, answered);
         renewed.headers.copy_from(&ctx.response.headers);

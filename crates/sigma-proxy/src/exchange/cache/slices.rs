@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use sigma_cache::{
-    Answered, Draft, Epoch, Fill, SliceTable, Stored, Version, Zone, is_all, may_keep, slice_key, table_key,
+    Answered, Draft, Epoch, ExchangeTimes, Fill, SliceTable, Stored, Version, Zone, is_all, may_keep,
+    slice_key, table_key,
 };
 use sigma_http::range::Ranges;
 use sigma_http::{BodyLength, Fault, Headers, Method};
@@ -297,11 +298,11 @@ impl Turn {
             request: &self.asked,
             is_isolated: self.wish.is_isolated,
             is_unnamed: self.wish.is_unnamed,
-            times: (self.began, now),
+            times: ExchangeTimes { requested: self.began, received: now },
         };
         let freshness = may_keep(&self.wish.rule, answered).filter(|_| self.wish.is_sent(ctx))?;
         let varies = !self.wish.rule.ignores.vary;
-        Stored::new(&ctx.response, freshness, (&self.asked, &self.resource), varies)
+        Stored::new(&ctx.response, freshness, &self.asked, &self.resource, varies)
     }
 
     /// Returns the table for a slice that was requested without one: an existing one of the same version, or a new
@@ -334,7 +335,8 @@ impl Turn {
             zone: &self.zone,
             key: &key,
             head: &ctx.response,
-            request: (&self.asked, &self.resource),
+            request: &self.asked,
+            resource: &self.resource,
             varies: !self.wish.rule.ignores.vary,
             freshness: slice.freshness,
             length,
