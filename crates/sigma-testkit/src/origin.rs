@@ -48,6 +48,12 @@ impl Listener {
     }
 }
 
+/// A listener with the address that it is bound to.
+struct BoundListener {
+    listener: Listener,
+    address: Address,
+}
+
 impl Origin {
     /// Starts an origin on 127.0.0.1 whose connections the test takes with [`Origin::accept`].
     pub fn scripted() -> Result<Origin> {
@@ -111,7 +117,7 @@ impl Origin {
     }
 
     fn answering(
-        bound: (Listener, Address),
+        bound: BoundListener,
         answer: impl Fn(&Message) -> Vec<u8> + Send + Sync + 'static,
     ) -> Result<Origin> {
         let counters = Arc::new(Counters::default());
@@ -127,7 +133,7 @@ impl Origin {
     }
 
     fn threaded(
-        bound: (Listener, Address),
+        bound: BoundListener,
         counters: Arc<Counters>,
         serve: impl Fn(Peer) + Send + Sync + 'static,
     ) -> Result<Origin> {
@@ -142,11 +148,12 @@ impl Origin {
     }
 
     fn listen(
-        (listener, address): (Listener, Address),
+        bound: BoundListener,
         counters: Arc<Counters>,
         accepted: Receiver<Peer>,
         take: impl Fn(Peer) + Send + 'static,
     ) -> Result<Origin> {
+        let BoundListener { listener, address } = bound;
         let shared = Arc::clone(&counters);
         std::thread::spawn(move || {
             while let Ok(socket) = listener.accept() {
@@ -199,15 +206,15 @@ impl Drop for Origin {
     }
 }
 
-fn tcp(address: &str) -> Result<(Listener, Address)> {
+fn tcp(address: &str) -> Result<BoundListener> {
     let listener = TcpListener::bind(address).with_context(|| format!("bind {address}"))?;
     let bound: SocketAddr = listener.local_addr()?;
-    Ok((Listener::Tcp(listener), Address::Tcp(bound)))
+    Ok(BoundListener { listener: Listener::Tcp(listener), address: Address::Tcp(bound) })
 }
 
-fn unix(path: &Path) -> Result<(Listener, Address)> {
+fn unix(path: &Path) -> Result<BoundListener> {
     let listener = UnixListener::bind(path).with_context(|| format!("bind {}", path.display()))?;
-    Ok((Listener::Unix(listener), Address::Unix(path.to_path_buf())))
+    Ok(BoundListener { listener: Listener::Unix(listener), address: Address::Unix(path.to_path_buf()) })
 }
 
 fn echo(name: &str, request: &Message) -> Vec<u8> {
