@@ -39,7 +39,7 @@ fn read(wire: &[u8], step: usize) -> Result<Vec<Piece>, &'static str> {
 
 fn check_answer(form: &Form, status: u8, values: &[u8]) {
     let mut head = ResponseHead::default();
-    if read_answer(form, (status, values), &LIMITS, &mut head).is_err() {
+    if read_answer(form, status, values, &LIMITS, &mut head).is_err() {
         return;
     }
     assert!((200..=999).contains(&head.status));

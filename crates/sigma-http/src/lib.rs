@@ -4,6 +4,7 @@
 //! every codec can be fuzzed, replayed and tested byte by byte.
 
 pub mod capsule;
+mod carried_bytes;
 pub mod condition;
 pub mod dubbo;
 pub mod fault;
@@ -24,6 +25,7 @@ pub mod range;
 mod swar;
 pub mod websocket;
 
+pub use carried_bytes::CarriedBytes;
 pub use fault::{EarlyRefusal, Fault, FaultKind, ReasonRow, Side};
 pub use frame::{BodyLength, Frame};
 pub use h1::bytes::{is_authority, is_target, is_token};

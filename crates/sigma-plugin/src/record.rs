@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use sigma_http::{Fault, Version};
+use sigma_http::{CarriedBytes, Fault, Version};
 use sigma_observe::line::{Put, put_number, put_seconds};
 use sigma_observe::moment;
 
@@ -183,7 +183,7 @@ impl Record {
     }
 
     /// Records the bytes to and from the node in the last attempt.
-    pub fn carried(&mut self, bytes: (u64, u64)) {
+    pub fn carried(&mut self, bytes: CarriedBytes) {
         if let Some(attempt) = self.attempts.last_mut() {
             attempt.carried = Some(bytes);
         }
@@ -293,9 +293,8 @@ pub struct Attempt {
     /// Milliseconds until the transport of a new connection was established, before TLS; None if unknown, for example
     /// for a connection that was opened for several requests.
     pub linked_ms: Option<f64>,
-    /// Bytes of the request to the node and of its response, with their heads; None if unknown, for example after a
-    /// cancelled attempt.
-    pub carried: Option<(u64, u64)>,
+    /// Bytes of the request to the node and of its response; None if unknown, for example after a cancelled attempt.
+    pub carried: Option<CarriedBytes>,
     /// Milliseconds until a connection was established.
     pub connect_ms: Option<f64>,
     /// Milliseconds until the whole request was sent.

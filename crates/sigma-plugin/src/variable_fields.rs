@@ -73,50 +73,53 @@ pub fn missing(places: &[VariableField], scope: PluginScope, conf: &Value, unkno
     let subject = if scope == PluginScope::Stream { Subject::Session } else { Subject::Exchange };
     let mut found = Vec::new();
     for place in places.iter().chain([&FILTER]).filter(|place| place.unknown == unknown) {
-        walk(place.path, (place.form, subject), conf, conf, String::new(), &mut found);
+        let wanted = WantedVariables { form: place.form, subject };
+        walk(place.path, wanted, conf, conf, String::new(), &mut found);
     }
     found
 }
 
+/// The variables that a field may have.
+#[derive(Clone, Copy)]
+struct WantedVariables {
+    form: VariableForm,
+    subject: Subject,
+}
+
 fn walk(
     path: &str,
-    form: (VariableForm, Subject),
+    wanted: WantedVariables,
     around: &Value,
     value: &Value,
     pointer: String,
     found: &mut Vec<Missing>,
 ) {
     if path.is_empty() {
-        look(form, around, value, pointer, found);
+        look(wanted, around, value, pointer, found);
         return;
     }
     let (step, rest) = path.split_once('.').unwrap_or((path, ""));
     match (step, value) {
         ("*", Value::Array(items)) => {
             for (at, item) in items.iter().enumerate() {
-                walk(rest, form, value, item, element(&pointer, at), found);
+                walk(rest, wanted, value, item, element(&pointer, at), found);
             }
         }
         ("*", Value::Object(members)) => {
             for (name, inner) in members {
-                walk(rest, form, value, inner, member(&pointer, name), found);
+                walk(rest, wanted, value, inner, member(&pointer, name), found);
             }
         }
         (name, _) => {
             if let Some(inner) = value.get(name) {
-                walk(rest, form, value, inner, member(&pointer, name), found);
+                walk(rest, wanted, value, inner, member(&pointer, name), found);
             }
         }
     }
 }
 
-fn look(
-    (form, subject): (VariableForm, Subject),
-    around: &Value,
-    value: &Value,
-    pointer: String,
-    found: &mut Vec<Missing>,
-) {
+fn look(wanted: WantedVariables, around: &Value, value: &Value, pointer: String, found: &mut Vec<Missing>) {
+    let WantedVariables { form, subject } = wanted;
     let name = |name: &str| VarName::parse(name).unknown_of(subject);
     let template = |text: &str| Template::parse(text).unknown_of(subject);
     if value.as_str().is_some_and(is_secret_reference) {
@@ -134,7 +137,7 @@ fn look(
         (VariableForm::LogFormat, Value::String(text)) => text.strip_prefix('$').and_then(name),
         (VariableForm::LogFormat, Value::Object(members)) => {
             for (name, inner) in members {
-                look((form, subject), value, inner, member(&pointer, name), found);
+                look(wanted, value, inner, member(&pointer, name), found);
             }
             None
         }
@@ -142,7 +145,7 @@ fn look(
             Some(Value::String(word)) if !is_logic(word) => name(word),
             _ => {
                 for (at, item) in items.iter().enumerate() {
-                    look((form, subject), value, item, element(&pointer, at), found);
+                    look(wanted, value, item, element(&pointer, at), found);
                 }
                 None
             }

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::time::SystemTime;
 
 use serde_json::Value;
-use sigma_http::{HeaderId, Headers, Method, RequestHead, Version};
+use sigma_http::{CarriedBytes, HeaderId, Headers, Method, RequestHead, Version};
 use sigma_observe::date::Clock;
 use sigma_observe::line::put_seconds;
 use sigma_schema::defined;
@@ -247,8 +247,8 @@ impl Context {
             "response_time" => self.attempts(|attempt| attempt.response_ms.map_or("-".into(), seconds)),
             "connect_time" => self.attempts(|attempt| attempt.connect_ms.map_or("-".into(), seconds)),
             "header_time" => self.attempts(|attempt| attempt.header_ms.map_or("-".into(), seconds)),
-            "bytes_sent" => self.carried(|(sent, _)| sent),
-            "bytes_received" => self.carried(|(_, received)| received),
+            "bytes_sent" => self.carried(|carried| carried.sent),
+            "bytes_received" => self.carried(|carried| carried.received),
             "protocol" => self.attempts(|attempt| attempt.version.map_or("-", Version::as_str).to_owned()),
             "scheme" => self.record.upstream_scheme.and_then(|scheme| text(scheme.as_bytes())),
             "unresolved_host" => {
@@ -273,7 +273,7 @@ impl Context {
     }
 
     /// Returns a number of bytes for each attempt, as a list.
-    fn carried(&self, of: impl Fn((u64, u64)) -> u64) -> Option<VarValue<'_>> {
+    fn carried(&self, of: impl Fn(CarriedBytes) -> u64) -> Option<VarValue<'_>> {
         self.attempts(|attempt| attempt.carried.map_or("-".into(), |carried| of(carried).to_string()))
     }
 
@@ -571,7 +571,7 @@ mod tests {
             status: 200,
             sent_ms: None,
             connect_ms: Some(1.0),
-            carried: Some((70, 700)),
+            carried: Some(CarriedBytes { sent: 70, received: 700 }),
             header_ms: Some(1.0),
             response_ms: Some(1.0),
         });

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use sigma_http::dubbo::Call;
 use sigma_http::h1::HeadLimits;
-use sigma_http::{BodyLength, Chunk, Fault, Frame, Method, RequestHead, ResponseHead, Version};
+use sigma_http::{BodyLength, CarriedBytes, Chunk, Fault, Frame, Method, RequestHead, ResponseHead, Version};
 use sigma_net::{Deadline, Stream};
 
 use crate::dubbo;
@@ -258,7 +258,7 @@ impl Connection {
     /// Returns the bytes of the current request that were sent, and of its response that were received, with their
     /// heads. In HTTP/2, heads count before compression: their compressed size depends on all earlier heads.
     #[inline]
-    pub fn carried(&self) -> (u64, u64) {
+    pub fn carried(&self) -> CarriedBytes {
         each!(self, c => c.carried())
     }
 

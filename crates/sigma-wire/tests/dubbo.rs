@@ -62,7 +62,7 @@ async fn ask(
     while let Frame::Data(data) = poll_fn(|cx| connection.poll_frame(cx)).await? {
         body.extend_from_slice(&data);
     }
-    let mut written = vec![0; connection.carried().0 as usize];
+    let mut written = vec![0; connection.carried().sent as usize];
     far.read_exact(&mut written).await.expect("what was written");
     Ok((written, body))
 }

@@ -70,7 +70,7 @@ async fn ask(
             body.extend_from_slice(&data);
         }
     }
-    let mut written = vec![0; connection.carried().0 as usize];
+    let mut written = vec![0; connection.carried().sent as usize];
     far.read_exact(&mut written).await.expect("what was written");
     Ok((written, body))
 }

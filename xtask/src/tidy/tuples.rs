@@ -11,9 +11,7 @@ const RULE: &str = "no tuple parameters";
 const AT_MOST: &[(&str, usize)] = &[
     ("crates/sigma", 1),
     ("crates/sigma-control", 7),
-    ("crates/sigma-http", 5),
     ("crates/sigma-net", 1),
-    ("crates/sigma-plugin", 3),
     ("crates/sigma-proxy", 29),
     ("crates/sigma-upstream", 5),
     ("extensions/lua", 1),

@@ -31,7 +31,8 @@ mod ended {
 /// Returns an error if it is not a response to such a call, or exceeds `limits`.
 pub fn read_answer(
     form: &Form,
-    (answered, values): (u8, &[u8]),
+    answered: u8,
+    values: &[u8],
     limits: &HeadLimits,
     head: &mut ResponseHead,
 ) -> Result<DubboResponse, &'static str> {
@@ -193,7 +194,7 @@ mod tests {
 
     fn read(form: &Form, status: u8, values: &[u8]) -> Result<All, &'static str> {
         let mut head = ResponseHead::default();
-        let said = read_answer(form, (status, values), &LIMITS, &mut head)?;
+        let said = read_answer(form, status, values, &LIMITS, &mut head)?;
         let mut fields = Vec::new();
         head.headers.write_to(&mut fields);
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();

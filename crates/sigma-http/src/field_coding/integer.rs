@@ -5,6 +5,15 @@ use super::error::HpackError;
 /// The limit of bytes after the first: the need of 32 bits.
 const MORE: u32 = 5;
 
+/// The first byte of an integer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct IntegerPrefix {
+    /// The flags before the integer.
+    pub(crate) flags: u8,
+    /// The bits that the flags leave to the integer.
+    pub(crate) bits: u32,
+}
+
 /// Decodes an integer that has `bits` of the first byte.
 ///
 /// Returns an error if it is truncated, exceeds 32 bits, or has needless zeros beyond five bytes.

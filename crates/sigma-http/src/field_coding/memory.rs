@@ -3,7 +3,7 @@
 //! Hashes use a few bytes of a text. Two texts with one hash are compared where it matters; elsewhere a field just
 //! enters the table early.
 
-use super::table::Table;
+use super::table::{Table, TableField};
 
 const SETS: usize = 16;
 const WAYS: usize = 4;
@@ -62,7 +62,7 @@ impl Memory {
     pub(crate) fn guess<T: Copy>(
         &mut self,
         table: &Table<T>,
-        fits: impl FnOnce((&[u8], &[u8], T)) -> bool,
+        fits: impl FnOnce(TableField<'_, T>) -> bool,
     ) -> Option<usize> {
         let age = usize::from(self.added.wrapping_sub(self.next));
         if !fits(table.get(age)?) {
@@ -88,7 +88,7 @@ impl Memory {
         &self,
         hash: u32,
         table: &Table<T>,
-        fits: impl Fn((&[u8], &[u8], T)) -> bool,
+        fits: impl Fn(TableField<'_, T>) -> bool,
     ) -> Option<usize> {
         let (set, tag) = split(hash);
         for &(own, number) in &self.places[set] {

@@ -30,6 +30,15 @@ struct Entry<T> {
     note: T,
 }
 
+/// A field of a table.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TableField<'t, T> {
+    /// In lower case.
+    pub(crate) name: &'t [u8],
+    pub(crate) value: &'t [u8],
+    pub(crate) note: T,
+}
+
 impl<T> Entry<T> {
     fn length(&self) -> usize {
         self.name as usize + self.value as usize
@@ -50,14 +59,14 @@ impl<T: Copy> Table<T> {
         self.limit
     }
 
-    /// Returns name, value and note of an entry; the last one added has the age zero.
+    /// Returns the field of an entry; the last one added has the age zero.
     #[inline]
-    pub(crate) fn get(&self, age: usize) -> Option<(&[u8], &[u8], T)> {
+    pub(crate) fn get(&self, age: usize) -> Option<TableField<'_, T>> {
         let at = self.entries.len().checked_sub(age + 1)?;
         let entry = self.entries.get(at)?;
         let start = entry.start.wrapping_sub(self.moved) as usize;
         let (name, value) = self.bytes[start..start + entry.length()].split_at(entry.name as usize);
-        Some((name, value, entry.note))
+        Some(TableField { name, value, note: entry.note })
     }
 
     /// Sets the total size of the entries, and evicts the excess.
@@ -143,7 +152,7 @@ impl<T: Copy> Table<T> {
     /// Returns names and values, the newest first.
     pub(crate) fn entries(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         let all = (0..self.entries.len()).filter_map(|age| self.get(age));
-        all.map(|(name, value, _)| (name.to_vec(), value.to_vec())).collect()
+        all.map(|field| (field.name.to_vec(), field.value.to_vec())).collect()
     }
 
     /// Returns the counted size of the entries, and the memory of their texts.

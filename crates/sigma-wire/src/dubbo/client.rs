@@ -4,7 +4,9 @@ use std::task::{Context, Poll, ready};
 
 use sigma_http::dubbo::{Call, DubboRequest, DubboResponse, Form, Frames, Piece, Unfit, read_answer};
 use sigma_http::h1::{self, HeadLimits, Output};
-use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, Method, RequestHead, ResponseHead};
+use sigma_http::{
+    BodyLength, CarriedBytes, Chunk, Fault, FaultKind, Frame, HeaderId, Method, RequestHead, ResponseHead,
+};
 use sigma_net::{Deadline, Stream};
 
 use crate::complaints;
@@ -196,7 +198,7 @@ impl Client {
         }
         ready!(self.poll_answer(cx))?;
         let (status, values) = self.answered.take().unwrap_or_default();
-        let said = read_answer(&self.form, (status, &values), limits, head).map_err(bad_response)?;
+        let said = read_answer(&self.form, status, &values, limits, head).map_err(bad_response)?;
         let DubboResponse { body, complaint } = said;
         if let Some(complaint) = complaint {
             complaints::log("a provider", &self.node, &complaint);
@@ -288,8 +290,8 @@ impl Client {
     }
 
     /// See [`crate::Connection::carried`].
-    pub(crate) fn carried(&self) -> (u64, u64) {
-        (self.output.total() - self.sent_before, self.received)
+    pub(crate) fn carried(&self) -> CarriedBytes {
+        CarriedBytes { sent: self.output.total() - self.sent_before, received: self.received }
     }
 
     pub(crate) fn bytes_written(&self) -> u64 {

@@ -4,7 +4,9 @@ use std::task::{Context, Poll, ready};
 
 use sigma_http::fcgi::{self, EndKind, Piece, Records};
 use sigma_http::h1::{self, HeadLimits, Output};
-use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, Method, RequestHead, ResponseHead};
+use sigma_http::{
+    BodyLength, CarriedBytes, Chunk, Fault, FaultKind, Frame, HeaderId, Method, RequestHead, ResponseHead,
+};
 use sigma_net::{Deadline, Stream};
 
 use super::Terms;
@@ -431,8 +433,8 @@ impl Client {
     }
 
     /// See [`crate::Connection::carried`].
-    pub(crate) fn carried(&self) -> (u64, u64) {
-        (self.output.total() - self.sent_before, self.received)
+    pub(crate) fn carried(&self) -> CarriedBytes {
+        CarriedBytes { sent: self.output.total() - self.sent_before, received: self.received }
     }
 
     pub(crate) fn bytes_written(&self) -> u64 {

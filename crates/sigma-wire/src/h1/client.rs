@@ -4,7 +4,9 @@ use std::io;
 use std::task::{Context, Poll, ready};
 
 use sigma_http::h1::{self, BodyReader, Framing, HeadLimits};
-use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, Method, RequestHead, ResponseHead};
+use sigma_http::{
+    BodyLength, CarriedBytes, Chunk, Fault, FaultKind, Frame, Method, RequestHead, ResponseHead,
+};
 use sigma_net::{Deadline, Stream};
 
 use super::outgoing::{Outgoing, SpliceTarget};
@@ -293,8 +295,8 @@ impl Client {
     }
 
     /// See [`crate::Connection::carried`].
-    pub(crate) fn carried(&self) -> (u64, u64) {
-        (self.output.total() - self.sent_before, self.received)
+    pub(crate) fn carried(&self) -> CarriedBytes {
+        CarriedBytes { sent: self.output.total() - self.sent_before, received: self.received }
     }
 
     pub(crate) fn bytes_written(&self) -> u64 {

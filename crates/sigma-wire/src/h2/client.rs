@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 
 use sigma_http::h1::frame_request;
 use sigma_http::h2::{Arrival, Codec, ErrorCode, Fate, RequestLine, StreamKey, recycle_response};
-use sigma_http::{BodyLength, Fault, FaultKind, Frame, Method, RequestHead, ResponseHead};
+use sigma_http::{BodyLength, CarriedBytes, Fault, FaultKind, Frame, Method, RequestHead, ResponseHead};
 use sigma_net::Deadline;
 
 use super::shared::{Reused, SharedConnection};
@@ -220,8 +220,8 @@ impl ClientStream {
     }
 
     /// See [`crate::Connection::carried`].
-    pub(crate) fn carried(&self) -> (u64, u64) {
-        (self.bytes_written(), self.received)
+    pub(crate) fn carried(&self) -> CarriedBytes {
+        CarriedBytes { sent: self.bytes_written(), received: self.received }
     }
 
     pub(crate) fn bytes_written(&self) -> u64 {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::fixed;
 use crate::HeaderId;
-use crate::field_coding::table::Table;
+use crate::field_coding::table::{Table, TableField};
 use crate::field_coding::{HpackError, huffman, integer};
 use crate::pseudo_fields::{Field, is_sound};
 
@@ -183,7 +183,8 @@ fn find(table: &Table<Note>, index: u32) -> Result<Field<'_>, HpackError> {
         return Ok(Field { id: fixed.id, name: fixed.name, value: fixed.value, sound: true });
     }
     let age = index.checked_sub(fixed::COUNT + 1).ok_or(HpackError::Index)?;
-    let (name, value, Note { id, sound }) = table.get(age).ok_or(HpackError::Index)?;
+    let TableField { name, value, note } = table.get(age).ok_or(HpackError::Index)?;
+    let Note { id, sound } = note;
     Ok(Field { id, name, value, sound })
 }
 

@@ -10,9 +10,10 @@
 
 use super::fixed::{self, Key, Pseudo};
 use crate::HeaderId;
+use crate::field_coding::huffman;
+use crate::field_coding::integer::{self, IntegerPrefix};
 use crate::field_coding::memory::{self, Memory, mix, sample};
-use crate::field_coding::table::{self, Table};
-use crate::field_coding::{huffman, integer};
+use crate::field_coding::table::{self, Table, TableField};
 
 /// The initial size of every table (RFC 9113 §6.5.2).
 const FIRST_TABLE_BYTES: u32 = 4096;
@@ -23,11 +24,11 @@ const CODED_BYTES: u32 = 4096;
 /// A shorter cookie could be guessed from sizes (RFC 7541 §7.1.3).
 const GUESSABLE_COOKIE: usize = 20;
 
-const INDEXED: (u8, u32) = (0x80, 7);
-const ADDED: (u8, u32) = (0x40, 6);
-const SIZE: (u8, u32) = (0x20, 5);
-const NEVER_INDEXED: (u8, u32) = (0x10, 4);
-const NOT_INDEXED: (u8, u32) = (0x00, 4);
+const INDEXED: IntegerPrefix = IntegerPrefix { flags: 0x80, bits: 7 };
+const ADDED: IntegerPrefix = IntegerPrefix { flags: 0x40, bits: 6 };
+const SIZE: IntegerPrefix = IntegerPrefix { flags: 0x20, bits: 5 };
+const NEVER_INDEXED: IntegerPrefix = IntegerPrefix { flags: 0x10, bits: 4 };
+const NOT_INDEXED: IntegerPrefix = IntegerPrefix { flags: 0x00, bits: 4 };
 
 /// Encodes the blocks of one connection, in the order of sending.
 #[derive(Debug, Clone)]
@@ -72,7 +73,7 @@ impl Encoder {
         for size in [smallest, last] {
             if size != self.table.limit() {
                 self.table.set_limit(size);
-                integer::put(SIZE.0, SIZE.1, size as usize, out);
+                integer::put(SIZE.flags, SIZE.bits, size as usize, out);
             }
         }
     }
@@ -86,7 +87,7 @@ impl Encoder {
             return;
         }
         if key == Key::ACCEPT_ENCODING && value == b"gzip, deflate" {
-            out.push(INDEXED.0 | key.index() as u8);
+            out.push(INDEXED.flags | key.index() as u8);
             return;
         }
         self.field(key, name, value, out);
@@ -108,7 +109,7 @@ impl Encoder {
                 return;
             }
         };
-        out.push(INDEXED.0 | known);
+        out.push(INDEXED.flags | known);
     }
 
     /// Writes a pseudo-field of a request.
@@ -132,7 +133,7 @@ impl Encoder {
                 return;
             }
         };
-        out.push(INDEXED.0 | known);
+        out.push(INDEXED.flags | known);
     }
 
     /// Writes a field that is not in the static table.
@@ -141,7 +142,7 @@ impl Encoder {
         if let Some(memory) = &mut self.memory
             && let Some(age) = memory.guess(&self.table, |field| FieldQuery { key, name, value }.is(field))
         {
-            integer::put(INDEXED.0, INDEXED.1, fixed::COUNT + 1 + age, out);
+            integer::put(INDEXED.flags, INDEXED.bits, fixed::COUNT + 1 + age, out);
         } else {
             self.look_up(key, name, value, out);
         }
@@ -161,7 +162,7 @@ impl Encoder {
         let hash = mix(name_hash, sample(value, 0));
         if let Some(age) = memory.find(hash, &self.table, |field| wanted.is(field)) {
             memory.follow(age);
-            integer::put(INDEXED.0, INDEXED.1, fixed::COUNT + 1 + age, out);
+            integer::put(INDEXED.flags, INDEXED.bits, fixed::COUNT + 1 + age, out);
             return;
         }
         let mut index = key.index();
@@ -190,11 +191,12 @@ struct FieldQuery<'a> {
 }
 
 impl FieldQuery<'_> {
-    fn is(&self, field: (&[u8], &[u8], Key)) -> bool {
-        field.2 == self.key && field.1 == self.value && self.is_named(field)
+    fn is(&self, field: TableField<'_, Key>) -> bool {
+        field.note == self.key && field.value == self.value && self.is_named(field)
     }
 
-    fn is_named(&self, (name, _, key): (&[u8], &[u8], Key)) -> bool {
+    fn is_named(&self, field: TableField<'_, Key>) -> bool {
+        let TableField { name, note: key, .. } = field;
         // The table has names in lower case, as most fields do.
         key == self.key && (key != Key::OTHER || name == self.name || name.eq_ignore_ascii_case(self.name))
     }
@@ -211,8 +213,8 @@ fn is_secret(key: Key, value: &[u8]) -> bool {
 
 /// Writes a literal (RFC 7541 §6.2), including its name if it has no index. `coded` is the number of bytes that may
 /// still be Huffman-coded.
-fn literal(kind: (u8, u32), index: usize, name: &[u8], value: &[u8], coded: &mut u32, out: &mut Vec<u8>) {
-    integer::put(kind.0, kind.1, index, out);
+fn literal(kind: IntegerPrefix, index: usize, name: &[u8], value: &[u8], coded: &mut u32, out: &mut Vec<u8>) {
+    integer::put(kind.flags, kind.bits, index, out);
     if index == 0 {
         string::<true>(name, coded, out);
     }

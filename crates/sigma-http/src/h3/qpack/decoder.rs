@@ -3,7 +3,7 @@
 use super::fixed;
 use super::strings::{self, Decoded as Strings, Sent};
 use crate::HeaderId;
-use crate::field_coding::table::{self, Table};
+use crate::field_coding::table::{self, Table, TableField};
 use crate::field_coding::{HpackError, integer};
 use crate::h3::error::{Broken, ErrorCode};
 use crate::pseudo_fields::{Field, is_sound};
@@ -163,7 +163,7 @@ impl Decoder {
                 self.insert(fixed.name, strings.bytes(&text), fixed.id, false)
             }
             Instruction::Named { is_static: false, index, value } => {
-                let (name, _, note) = self.recent(index)?;
+                let TableField { name, note, .. } = self.recent(index)?;
                 // The new entry may evict the entry with its name: so the name is copied first.
                 let name = name.to_vec();
                 let text = strings.text(value, 0).map_err(undecodable)?;
@@ -177,7 +177,7 @@ impl Decoder {
                 self.insert(name, strings.bytes(&value), HeaderId::of(name), is_upper)
             }
             Instruction::Duplicate(index) => {
-                let (name, value, note) = self.recent(index)?;
+                let TableField { name, value, note } = self.recent(index)?;
                 let (name, value) = (name.to_vec(), value.to_vec());
                 self.insert(&name, &value, note.id, note.is_upper)
             }
@@ -185,7 +185,7 @@ impl Decoder {
     }
 
     /// Returns the entry with an index relative to the last one.
-    fn recent(&self, index: usize) -> Result<(&[u8], &[u8], Note), Broken> {
+    fn recent(&self, index: usize) -> Result<TableField<'_, Note>, Broken> {
         self.table.get(index).ok_or(bad_instruction("an index is not in the dynamic table"))
     }
 
@@ -335,7 +335,7 @@ impl Decoder {
         // The section does not wait: the entry was inserted, and may be evicted.
         let age = self.inserted.checked_sub(position + 1).and_then(|age| usize::try_from(age).ok());
         let entry = age.and_then(|age| self.table.get(age));
-        let (name, value, note) = entry.ok_or(failed("a reference to an evicted entry"))?;
+        let TableField { name, value, note } = entry.ok_or(failed("a reference to an evicted entry"))?;
         // An empty name is invalid in every message.
         let name = if note.is_upper { b"" } else { name };
         Ok(Field { id: note.id, name, value, sound: note.sound })

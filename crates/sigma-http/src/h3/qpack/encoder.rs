@@ -9,9 +9,10 @@
 
 use super::fixed::{self, TableMatch};
 use crate::HeaderId;
+use crate::field_coding::integer::{self, IntegerPrefix};
 use crate::field_coding::memory::{self, Memory, mix, sample};
-use crate::field_coding::table::{self, Table};
-use crate::field_coding::{HpackError, huffman, integer};
+use crate::field_coding::table::{self, Table, TableField};
+use crate::field_coding::{HpackError, huffman};
 use crate::h3::error::{Broken, ErrorCode};
 
 /// The number of string bytes that are Huffman-coded on a connection: about its first ten heads.
@@ -26,19 +27,19 @@ const OUTSTANDING_MAX: usize = 128;
 /// A shorter cookie could be guessed from sizes (RFC 9204 §7.1.3).
 const GUESSABLE_COOKIE: usize = 20;
 
-const INDEXED_STATIC: (u8, u32) = (0xc0, 6);
-const INDEXED_DYNAMIC: (u8, u32) = (0x80, 6);
-const NAMED_STATIC: (u8, u32) = (0x50, 4);
-const NAMED_DYNAMIC: (u8, u32) = (0x40, 4);
-const LITERAL: (u8, u32) = (0x20, 3);
+const INDEXED_STATIC: IntegerPrefix = IntegerPrefix { flags: 0xc0, bits: 6 };
+const INDEXED_DYNAMIC: IntegerPrefix = IntegerPrefix { flags: 0x80, bits: 6 };
+const NAMED_STATIC: IntegerPrefix = IntegerPrefix { flags: 0x50, bits: 4 };
+const NAMED_DYNAMIC: IntegerPrefix = IntegerPrefix { flags: 0x40, bits: 4 };
+const LITERAL: IntegerPrefix = IntegerPrefix { flags: 0x20, bits: 3 };
 /// The flag of a value that no intermediary may put into a table.
 const NEVER_NAMED: u8 = 0x20;
 const NEVER_LITERAL: u8 = 0x10;
 
-const INSERT_NAMED_STATIC: (u8, u32) = (0xc0, 6);
-const INSERT_LITERAL: (u8, u32) = (0x40, 5);
-const CAPACITY: (u8, u32) = (0x20, 5);
-const VALUE: (u8, u32) = (0, 7);
+const INSERT_NAMED_STATIC: IntegerPrefix = IntegerPrefix { flags: 0xc0, bits: 6 };
+const INSERT_LITERAL: IntegerPrefix = IntegerPrefix { flags: 0x40, bits: 5 };
+const CAPACITY: IntegerPrefix = IntegerPrefix { flags: 0x20, bits: 5 };
+const VALUE: IntegerPrefix = IntegerPrefix { flags: 0, bits: 7 };
 
 /// An integer of an instruction has at most this number of bytes.
 const PIECE_MAX: usize = 8;
@@ -138,7 +139,7 @@ impl Encoder {
         if bytes < 2 * table::OVERHEAD as u64 || self.dynamic.is_some() {
             return;
         }
-        integer::put(CAPACITY.0, CAPACITY.1, bytes as usize, &mut self.instructions);
+        integer::put(CAPACITY.flags, CAPACITY.bits, bytes as usize, &mut self.instructions);
         self.dynamic = Some(Box::new(Dynamic {
             table: Table::new(bytes as u32),
             memory: Memory::default(),
@@ -195,7 +196,7 @@ impl Encoder {
             return;
         }
         if is_whole {
-            integer::put(INDEXED_STATIC.0, INDEXED_STATIC.1, index.unwrap_or_default(), out);
+            integer::put(INDEXED_STATIC.flags, INDEXED_STATIC.bits, index.unwrap_or_default(), out);
             return;
         }
         if !self.put_known(index, name, value, out) {
@@ -207,8 +208,8 @@ impl Encoder {
     /// Writes a field by the dynamic table, or lets it enter. Returns true if it was written.
     fn put_known(&mut self, index: Option<usize>, name: &[u8], value: &[u8], out: &mut Vec<u8>) -> bool {
         let Some(dynamic) = &mut self.dynamic else { return false };
-        let is_named = |field: (&[u8], &[u8], ())| field.0.eq_ignore_ascii_case(name);
-        let is = |field: (&[u8], &[u8], ())| field.1 == value && is_named(field);
+        let is_named = |field: TableField<'_, ()>| field.name.eq_ignore_ascii_case(name);
+        let is = |field: TableField<'_, ()>| field.value == value && is_named(field);
         let name_hash = match index {
             Some(index) => mix(index as u32, 0),
             None => memory::hash_of_name(name),
@@ -223,7 +224,7 @@ impl Encoder {
         };
         if let Some(age) = found {
             let Some(relative) = dynamic.refer(age) else { return false };
-            integer::put(INDEXED_DYNAMIC.0, INDEXED_DYNAMIC.1, relative, out);
+            integer::put(INDEXED_DYNAMIC.flags, INDEXED_DYNAMIC.bits, relative, out);
             return true;
         }
         let is_again = dynamic.memory.notice(hash) | (index.is_none() && dynamic.memory.notice(name_hash));
@@ -237,7 +238,7 @@ impl Encoder {
             self.put_insert(index, name, value);
         }
         let Some(relative) = named else { return false };
-        integer::put(NAMED_DYNAMIC.0, NAMED_DYNAMIC.1, relative, out);
+        integer::put(NAMED_DYNAMIC.flags, NAMED_DYNAMIC.bits, relative, out);
         self.string::<false>(VALUE, value, out);
         true
     }
@@ -246,7 +247,7 @@ impl Encoder {
     fn put_insert(&mut self, index: Option<usize>, name: &[u8], value: &[u8]) {
         let mut out = std::mem::take(&mut self.instructions);
         match index {
-            Some(index) => integer::put(INSERT_NAMED_STATIC.0, INSERT_NAMED_STATIC.1, index, &mut out),
+            Some(index) => integer::put(INSERT_NAMED_STATIC.flags, INSERT_NAMED_STATIC.bits, index, &mut out),
             None => self.string::<true>(INSERT_LITERAL, name, &mut out),
         }
         self.string::<false>(VALUE, value, &mut out);
@@ -256,8 +257,11 @@ impl Encoder {
     /// Writes the name of a literal; its value follows.
     fn literal(&mut self, index: Option<usize>, named: u8, unnamed: u8, name: &[u8], out: &mut Vec<u8>) {
         match index {
-            Some(index) => integer::put(NAMED_STATIC.0 | named, NAMED_STATIC.1, index, out),
-            None => self.string::<true>((LITERAL.0 | unnamed, LITERAL.1), name, out),
+            Some(index) => integer::put(NAMED_STATIC.flags | named, NAMED_STATIC.bits, index, out),
+            None => {
+                let prefix = IntegerPrefix { flags: LITERAL.flags | unnamed, ..LITERAL };
+                self.string::<true>(prefix, name, out);
+            }
         }
     }
 
@@ -268,13 +272,13 @@ impl Encoder {
     }
 
     /// Writes a string after flags.
-    fn string<const LOWER: bool>(&mut self, flags: (u8, u32), text: &[u8], out: &mut Vec<u8>) {
+    fn string<const LOWER: bool>(&mut self, prefix: IntegerPrefix, text: &[u8], out: &mut Vec<u8>) {
         if self.coded > 0 {
             self.coded = self.coded.saturating_sub(text.len() as u32);
-            huffman::put_after::<LOWER>(flags.0, flags.1, text, out);
+            huffman::put_after::<LOWER>(prefix.flags, prefix.bits, text, out);
             return;
         }
-        integer::put(flags.0, flags.1, text.len(), out);
+        integer::put(prefix.flags, prefix.bits, text.len(), out);
         let start = out.len();
         out.extend_from_slice(text);
         if LOWER {
