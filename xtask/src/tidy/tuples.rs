@@ -13,7 +13,6 @@ const AT_MOST: &[(&str, usize)] = &[
     ("crates/sigma-control", 7),
     ("crates/sigma-net", 1),
     ("crates/sigma-proxy", 29),
-    ("crates/sigma-upstream", 5),
     ("extensions/lua", 1),
     ("plugins/auth", 6),
     ("plugins/log", 1),

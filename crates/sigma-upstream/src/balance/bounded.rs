@@ -48,7 +48,8 @@ impl Bounded {
         &self,
         group: usize,
         members: &[Member],
-        (hash, at): (u64, usize),
+        hash: u64,
+        at: usize,
         context: &PickContext<'_>,
     ) -> usize {
         let Some(loads) = self.groups.get(group) else { return at };

@@ -66,7 +66,7 @@ impl<T: Table> Policy for Hashed<T> {
         let hash = T::hash(context.key.unwrap_or_default());
         let at = keyed.find(hash, context)?;
         let at = match &self.bounded {
-            Some(bounded) => bounded.settle(group, &keyed.members, (hash, at), context),
+            Some(bounded) => bounded.settle(group, &keyed.members, hash, at, context),
             None => at,
         };
         Some(keyed.members[at].index)

@@ -47,10 +47,11 @@ impl Policy for LeastConn {
         let start = (*turn).min(candidates.len());
         let in_turn = candidates.iter().enumerate();
         let in_turn = in_turn.clone().skip(start).chain(in_turn.take(start));
-        let mut best: Option<(u64, usize, &Candidate)> = None;
+        let mut best: Option<(WeightedLoad, usize, &Candidate)> = None;
         for (at, candidate) in in_turn.filter(|(_, candidate)| !context.tried.contains(candidate.id)) {
-            let load = u64::from(self.active.at(candidate.slot)) + 1;
-            if best.is_none_or(|(least, _, b)| less((load, candidate.weight), (least, b.weight))) {
+            let requests = u64::from(self.active.at(candidate.slot)) + 1;
+            let load = WeightedLoad { requests, weight: candidate.weight };
+            if best.is_none_or(|(least, ..)| load.is_less_than(least)) {
                 best = Some((load, at, candidate));
             }
         }
@@ -68,13 +69,22 @@ impl Policy for LeastConn {
     }
 }
 
-/// Returns true if load / weight of `a` is less than of `b`, compared without a division; weight 0 counts as
-/// infinite, and then the load decides.
-fn less(a: (u64, u32), b: (u64, u32)) -> bool {
-    match (a.1, b.1) {
-        (0, 0) => a.0 < b.0,
-        (0, _) => false,
-        (_, 0) => true,
-        _ => a.0 * u64::from(b.1) < b.0 * u64::from(a.1),
+/// The active requests of a member in relation to its weight.
+#[derive(Debug, Clone, Copy)]
+struct WeightedLoad {
+    requests: u64,
+    weight: u32,
+}
+
+impl WeightedLoad {
+    /// Compares requests / weight without a division. Weight 0 counts as an infinite load; of two such, the requests
+    /// decide.
+    fn is_less_than(self, other: WeightedLoad) -> bool {
+        match (self.weight, other.weight) {
+            (0, 0) => self.requests < other.requests,
+            (0, _) => false,
+            (_, 0) => true,
+            _ => self.requests * u64::from(other.weight) < other.requests * u64::from(self.weight),
+        }
     }
 }

@@ -48,7 +48,7 @@ impl Policy for Rendezvous {
         let hash = hash(context.key.unwrap_or_default());
         let at = scored.find(hash, context)?;
         let at = match &self.bounded {
-            Some(bounded) => bounded.settle(group, &scored.members, (hash, at), context),
+            Some(bounded) => bounded.settle(group, &scored.members, hash, at, context),
             None => at,
         };
         Some(scored.members[at].index)

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::kept::NodeIdentity;
+
 /// The limit of nodes in one gateway's findings, over all upstreams: they are one value in a store.
 const NODES_MAX: usize = 5_000;
 
@@ -25,8 +27,9 @@ pub struct FoundNode {
     pub address: String,
 }
 
-impl From<(String, u16, String)> for FoundNode {
-    fn from((host, port, address): (String, u16, String)) -> FoundNode {
+impl From<NodeIdentity> for FoundNode {
+    fn from(identity: NodeIdentity) -> FoundNode {
+        let NodeIdentity { host, port, address } = identity;
         FoundNode { host, port, address }
     }
 }

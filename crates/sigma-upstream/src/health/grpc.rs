@@ -36,11 +36,7 @@ pub(super) enum Scheme {
 ///
 /// # Errors
 /// Returns an error if the connection breaks, or is not HTTP/2.
-pub(super) async fn ask<S>(
-    stream: &mut S,
-    (scheme, authority): (Scheme, &str),
-    service: &str,
-) -> io::Result<bool>
+pub(super) async fn ask<S>(stream: &mut S, scheme: Scheme, authority: &str, service: &str) -> io::Result<bool>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -184,7 +180,7 @@ mod tests {
         }
         far.write_all(&bytes).await?;
         far.shutdown().await?;
-        ask(&mut near, (Scheme::Http, "a"), "").await
+        ask(&mut near, Scheme::Http, "a", "").await
     }
 
     const SERVING: &[u8] = &[0, 0, 0, 0, 2, 8, 1];

@@ -50,13 +50,19 @@ pub struct KeptEjections {
     pub present: Option<(String, u64)>,
 }
 
-/// The identity of a node: its host, port and address.
-type Which = (String, u16, String);
+/// The identity of a node.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct NodeIdentity {
+    /// Its configured host.
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) address: String,
+}
 
 /// State of one upstream's nodes from the previous process.
 #[derive(Debug, Default)]
 pub(super) struct Earlier {
-    nodes: HashMap<Which, KeptNode>,
+    nodes: HashMap<NodeIdentity, KeptNode>,
     plan: Option<Arc<Plan>>,
     /// The upstream is in force: records taken from now on are in use.
     is_settled: bool,
@@ -65,24 +71,28 @@ pub(super) struct Earlier {
 impl Earlier {
     /// Returns the state for an upstream that is judged by `plan`.
     pub(super) fn new(nodes: &[KeptNode], plan: &Arc<Plan>) -> Earlier {
-        let which = |node: &KeptNode| (node.host.clone(), node.port, node.address.clone());
-        let nodes = nodes.iter().map(|node| (which(node), node.clone())).collect();
+        let identity = |node: &KeptNode| NodeIdentity {
+            host: node.host.clone(),
+            port: node.port,
+            address: node.address.clone(),
+        };
+        let nodes = nodes.iter().map(|node| (identity(node), node.clone())).collect();
         Earlier { nodes, plan: Some(Arc::clone(plan)), is_settled: false }
     }
 
     /// Marks the upstream as in force. Its known nodes have got their state.
-    pub(super) fn settle(&mut self, is_known: impl Fn(&Which) -> bool) {
+    pub(super) fn settle(&mut self, is_known: impl Fn(&NodeIdentity) -> bool) {
         self.is_settled = true;
-        self.nodes.retain(|which, _| !is_known(which));
+        self.nodes.retain(|identity, _| !is_known(identity));
     }
 
     /// Gives a new record the state of its node at `now_ms`. Each node gets it once; before the upstream is in force
     /// its nodes may be planned several times.
-    pub(super) fn give(&mut self, which: Which, health: &Arc<Health>, now_ms: u64) {
+    pub(super) fn give(&mut self, identity: &NodeIdentity, health: &Arc<Health>, now_ms: u64) {
         let Some(plan) = &self.plan else { return };
         let kept = match self.is_settled {
-            true => self.nodes.remove(&which),
-            false => self.nodes.get(&which).cloned(),
+            true => self.nodes.remove(identity),
+            false => self.nodes.get(identity).cloned(),
         };
         if let Some(until_ms) = kept.and_then(|kept| kept.give(plan, health, now_ms)) {
             ejection::end_later(health, until_ms, now_ms);
@@ -92,7 +102,8 @@ impl Earlier {
 
 impl KeptNode {
     /// Returns the part of a target's state that is worth keeping; None without one.
-    pub(super) fn of((host, port, address): Which, health: &Health) -> Option<KeptNode> {
+    pub(super) fn of(identity: NodeIdentity, health: &Health) -> Option<KeptNode> {
+        let NodeIdentity { host, port, address } = identity;
         let standing = health.standing();
         let by_probe = standing.blame.filter(|blame| blame.by == Source::Active && !standing.state.usable());
         let course = health.compared.get().map(|compared| *lock(&compared.course)).unwrap_or_default();
@@ -137,8 +148,8 @@ mod tests {
 
     const LIMITS: Limits = Limits { successes: 1, http_failures: 1, tcp_failures: 1, timeouts: 1 };
 
-    fn which() -> Which {
-        ("h".to_owned(), 80, "10.0.0.1:80".to_owned())
+    fn identity() -> NodeIdentity {
+        NodeIdentity { host: "h".to_owned(), port: 80, address: "10.0.0.1:80".to_owned() }
     }
 
     /// Returns a plan of outlier detection with or without probes.
@@ -162,7 +173,7 @@ mod tests {
     #[test]
     fn state_survives_a_round_trip() {
         let (plan, before) = (plan(true), compared());
-        assert_eq!(KeptNode::of(which(), &before), None, "a node that is well");
+        assert_eq!(KeptNode::of(identity(), &before), None, "a node that is well");
         before.probed(Event::Timeout, LIMITS);
         let until_ms = {
             let compared = before.compared.get().expect("compared");
@@ -172,12 +183,12 @@ mod tests {
             course.eject(rules, 1_000, 0)
         };
         before.change(|standing| Standing { ejected: Some(Rule::SuccessRate), ..standing });
-        let kept = KeptNode::of(which(), &before).expect("something");
+        let kept = KeptNode::of(identity(), &before).expect("something");
         let text = serde_json::to_string(&kept).expect("text");
         let kept: KeptNode = serde_json::from_str(&text).expect("what was written");
         let after = compared();
         assert_eq!(kept.give(&plan, &after, 2_000), Some(until_ms));
-        assert_eq!(KeptNode::of(which(), &after), Some(kept.clone()));
+        assert_eq!(KeptNode::of(identity(), &after), Some(kept.clone()));
         assert_eq!(after.standing().reason(), before.standing().reason());
         // Its time has ended: its ejections count for the next one.
         let after = compared();
@@ -222,14 +233,14 @@ mod tests {
         // Before it is in force an upstream may be planned again.
         for _ in 0..2 {
             let planned = Arc::new(compared());
-            earlier.give(which(), &planned, until_ms - 1);
+            earlier.give(&identity(), &planned, until_ms - 1);
             assert!(!planned.usable());
         }
         earlier.settle(|_| false);
         let late = Arc::new(compared());
-        earlier.give(which(), &late, until_ms - 50);
+        earlier.give(&identity(), &late, until_ms - 50);
         let again = Arc::new(compared());
-        earlier.give(which(), &again, until_ms - 50);
+        earlier.give(&identity(), &again, until_ms - 50);
         assert!(again.usable());
         let back = async {
             while !late.usable() {

@@ -53,7 +53,7 @@ async fn talk(active: &Active, endpoint: &Endpoint, mut stream: Stream) -> io::R
                 Some(tls) => (shaken(active, tls, stream, &host).await?, grpc::Scheme::Https),
                 None => (stream, grpc::Scheme::Http),
             };
-            let asked = within(active.timeout, grpc::ask(&mut stream, (scheme, &host), service)).await?;
+            let asked = within(active.timeout, grpc::ask(&mut stream, scheme, &host, service)).await?;
             return Ok(Some(if asked { Event::Success } else { Event::HttpFailure }));
         }
         Probe::Http { before_host, after_host, expected } => (before_host, after_host, expected),

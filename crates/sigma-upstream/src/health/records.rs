@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use super::ejection::unix_ms;
 use super::findings::{Agreement, FoundNode, agreed};
-use super::kept::{Earlier, KeptNode};
+use super::kept::{Earlier, KeptNode, NodeIdentity};
 use super::state::NodeState;
 use super::{Health, HealthEpoch, HealthEvents, RecordIdentity};
 use crate::endpoint::{Address, node_name};
@@ -141,8 +141,8 @@ struct Target {
 }
 
 impl Target {
-    fn named(&self) -> (String, u16, String) {
-        (self.host.clone(), self.port, self.address.to_string())
+    fn identity(&self) -> NodeIdentity {
+        NodeIdentity { host: self.host.clone(), port: self.port, address: self.address.to_string() }
     }
 }
 
@@ -187,7 +187,7 @@ impl HealthRecords {
         let wanted = self.states.of(&self.upstream, &target.host, port, &target.address);
         health.want(wanted);
         let health = Arc::new(health);
-        known.earlier.give(target.named(), &health, unix_ms());
+        known.earlier.give(&target.identity(), &health, unix_ms());
         known.records.insert(target, Arc::downgrade(&health));
         health
     }
@@ -200,15 +200,15 @@ impl HealthRecords {
     /// Marks the upstream as in force.
     pub(super) fn settle(&self) {
         let Known { records, earlier, .. } = &mut *lock(&self.known);
-        let known: HashSet<_> = records.keys().map(Target::named).collect();
-        earlier.settle(|which| known.contains(which));
+        let known: HashSet<_> = records.keys().map(Target::identity).collect();
+        earlier.settle(|identity| known.contains(identity));
     }
 
     /// Returns the state of the endpoints for the next process.
     pub(super) fn kept(&self) -> Vec<KeptNode> {
         let known = lock(&self.known);
         let of =
-            |(target, health): (&Target, &Weak<Health>)| KeptNode::of(target.named(), &*health.upgrade()?);
+            |(target, health): (&Target, &Weak<Health>)| KeptNode::of(target.identity(), &*health.upgrade()?);
         let mut kept: Vec<KeptNode> = known.records.iter().filter_map(of).collect();
         kept.sort_unstable_by(|a, b| (&a.host, a.port, &a.address).cmp(&(&b.host, b.port, &b.address)));
         kept
@@ -219,7 +219,7 @@ impl HealthRecords {
         let known = lock(&self.known);
         let is_found = |health: &Weak<Health>| health.upgrade().is_some_and(|health| health.is_found_out());
         let found = known.records.iter().filter(|(_, health)| is_found(health));
-        found.map(|(target, _)| FoundNode::from(target.named())).collect()
+        found.map(|(target, _)| FoundNode::from(target.identity())).collect()
     }
 
     /// Takes out endpoints found by other gateways, as far as `agreement` allows, and takes the others back. Returns
@@ -229,7 +229,7 @@ impl HealthRecords {
         let live: Vec<(FoundNode, Arc<Health>)> = known
             .records
             .iter()
-            .filter_map(|(target, health)| Some((target.named().into(), health.upgrade()?)))
+            .filter_map(|(target, health)| Some((target.identity().into(), health.upgrade()?)))
             .collect();
         let nodes = live.iter().map(|(node, _)| node).collect();
         let out = agreed(&nodes, others, agreement);
