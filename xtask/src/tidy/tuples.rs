@@ -11,7 +11,6 @@ const RULE: &str = "no tuple parameters";
 const AT_MOST: &[(&str, usize)] = &[
     ("crates/sigma", 1),
     ("crates/sigma-control", 7),
-    ("crates/sigma-net", 1),
     ("crates/sigma-proxy", 29),
     ("extensions/lua", 1),
     ("plugins/auth", 6),

@@ -242,7 +242,7 @@ impl Greeting {
     ) -> Result<Stream, HandshakeError> {
         let asks_proof = self.asks_proof();
         let Greeting { hello, deadline } = self;
-        let handshake = respond(socket, (hello, asks_proof, &deadline), options, handshakes, choose);
+        let handshake = respond(socket, hello, asks_proof, &deadline, options, handshakes, choose);
         deadline.bound(handshake).await.unwrap_or(Err(HandshakeError::TimedOut))
     }
 }
@@ -250,7 +250,9 @@ impl Greeting {
 /// Runs the handshake after the ClientHello.
 async fn respond(
     mut socket: Stream,
-    (hello, asks_proof, deadline): (Hello, bool, &Deadline),
+    hello: Hello,
+    asks_proof: bool,
+    deadline: &Deadline,
     options: &AcceptOptions,
     handshakes: &Handshakes,
     choose: impl FnOnce(Option<&str>) -> Option<Arc<ServerIdentity>>,
