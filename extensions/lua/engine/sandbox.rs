@@ -117,6 +117,7 @@ pub(super) fn libraries(lua: &Lua) -> mlua::Result<Table> {
     metatable.raw_set("__metatable", false)?;
     lua.set_type_metatable::<mlua::LuaString>(Some(metatable));
     let debug = lua.create_table()?;
+    let traceback = |lua: &Lua, (message, level)| traceback(lua, message, level);
     debug.raw_set("traceback", lua.create_function(traceback)?)?;
     libraries.raw_set("debug", debug)?;
     libraries.raw_set("collectgarbage", lua.create_function(collect_garbage)?)?;
@@ -125,7 +126,7 @@ pub(super) fn libraries(lua: &Lua) -> mlua::Result<Table> {
 }
 
 /// The stack, after a message. Anything else than a text is returned as it is.
-fn traceback(lua: &Lua, (message, level): (Value, Option<usize>)) -> mlua::Result<Value> {
+fn traceback(lua: &Lua, message: Value, level: Option<usize>) -> mlua::Result<Value> {
     let text = match &message {
         Value::Nil => None,
         Value::String(text) => Some(text.to_string_lossy()),
