@@ -175,7 +175,8 @@ impl DigestCredentials {
     pub(super) fn expected(
         &self,
         algorithm: Algorithm,
-        (name, password): (&[u8], &[u8]),
+        name: &[u8],
+        password: &[u8],
         method: &[u8],
         body: &[u8],
     ) -> Vec<u8> {

@@ -296,9 +296,9 @@ impl Verifier {
         env: &Env<'_>,
     ) -> Result<(), Failure> {
         let consumer = identity.data::<Consumer>().ok_or(invalid_user("the consumer has no password"))?;
-        let secrets = (consumer.username.as_bytes(), consumer.password.reveal().as_bytes());
+        let (name, password) = (consumer.username.as_bytes(), consumer.password.reveal().as_bytes());
         let body = ctx.body.as_deref().unwrap_or_default();
-        let expected = answer.expected(*algorithm, secrets, ctx.request.method_token(), body);
+        let expected = answer.expected(*algorithm, name, password, ctx.request.method_token(), body);
         if !same_secret(&expected, &answer.response.to_ascii_lowercase()) {
             return Err(invalid_user("the digest is wrong").into());
         }

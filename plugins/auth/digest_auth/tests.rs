@@ -19,7 +19,8 @@ fn the_example_of_the_rfc() {
         let value = MUFASA.replace("ALGORITHM", algorithm.name()).replace("RESPONSE", response);
         let answer = DigestCredentials::parse(value.as_bytes()).unwrap();
         assert_eq!(answer.algorithm, algorithm.name().as_bytes());
-        assert_eq!(answer.expected(algorithm, (b"Mufasa", b"Circle of Life"), b"GET", b""), answer.response);
+        let expected = answer.expected(algorithm, b"Mufasa", b"Circle of Life", b"GET", b"");
+        assert_eq!(expected, answer.response);
     }
 }
 

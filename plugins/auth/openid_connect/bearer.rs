@@ -120,14 +120,15 @@ impl Party {
             let Some(keys) = metadata.keys.clone() else {
                 return party.unjudged("the provider publishes no keys", ctx);
             };
-            party.by_keys(token, (metadata, keys), false, ctx, env)
+            party.by_keys(token, metadata, keys, false, ctx, env)
         })
     }
 
     fn by_keys(
         self: &Arc<Self>,
         token: Rc<Token>,
-        (metadata, keys): (Arc<Metadata>, Arc<KeySource>),
+        metadata: Arc<Metadata>,
+        keys: Arc<KeySource>,
         is_last: bool,
         ctx: &mut Context,
         env: &Env<'_>,
@@ -141,9 +142,7 @@ impl Party {
             Lookup::Unavailable(reason) => self.unjudged(reason, ctx),
             Lookup::Waits(fetched) => {
                 let party = Arc::clone(self);
-                Step::wait(fetched, move |(), ctx, env| {
-                    party.by_keys(token, (metadata, keys), true, ctx, env)
-                })
+                Step::wait(fetched, move |(), ctx, env| party.by_keys(token, metadata, keys, true, ctx, env))
             }
         }
     }

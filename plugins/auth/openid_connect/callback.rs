@@ -49,6 +49,13 @@ impl Default for Returned {
     }
 }
 
+/// A login whose code was exchanged for tokens.
+struct ExchangedCode {
+    tokens: Tokens,
+    pending: Pending,
+    metadata: Arc<Metadata>,
+}
+
 /// The parameters with which a provider sends a browser back.
 #[derive(Default)]
 struct Returning {
@@ -199,7 +206,10 @@ impl Party {
                 return fail("the provider returned no ID token");
             };
             match Token::parse(id_token.into_bytes()) {
-                Ok(token) => party.verify(Rc::new(token), (tokens, pending, metadata), false, ctx, env),
+                Ok(token) => {
+                    let exchanged = ExchangedCode { tokens, pending, metadata };
+                    party.verify(Rc::new(token), exchanged, false, ctx, env)
+                }
                 Err(reason) => fail(reason),
             }
         })
@@ -209,21 +219,22 @@ impl Party {
     fn verify(
         self: &Arc<Self>,
         token: Rc<Token>,
-        (tokens, pending, metadata): (Tokens, Pending, Arc<Metadata>),
+        exchanged: ExchangedCode,
         is_last: bool,
         ctx: &mut Context,
         env: &Env<'_>,
     ) -> Step {
-        match self.signature(&token, &metadata, is_last, env) {
+        match self.signature(&token, &exchanged.metadata, is_last, env) {
             Lookup::Verified => {}
             Lookup::Refused(reason) | Lookup::Unavailable(reason) => return fail(reason),
             Lookup::Waits(fetched) => {
                 let party = Arc::clone(self);
                 return Step::wait(fetched, move |(), ctx, env| {
-                    party.verify(token, (tokens, pending, metadata), true, ctx, env)
+                    party.verify(token, exchanged, true, ctx, env)
                 });
             }
         }
+        let ExchangedCode { tokens, pending, metadata } = exchanged;
         // A client may bring the code of another login.
         if self.config.use_nonce && token.text_claim("nonce") != Some(&pending.nonce) {
             return refuse("the ID token is for another login");
@@ -234,7 +245,7 @@ impl Party {
         let claims = token.claims.clone();
         let wants_user = self.config.session_contents.is_none_or(|contents| contents.user);
         let Some(endpoint) = metadata.userinfo_endpoint.clone().filter(|_| wants_user) else {
-            return self.begin(claims, None, (tokens, pending), ctx, env);
+            return self.begin(claims, None, tokens, pending, ctx, env);
         };
         let (provider, access_token) = (Arc::clone(&self.provider), tokens.access_token.clone());
         let dpop = self.client.dpop.clone();
@@ -260,7 +271,7 @@ impl Party {
             if user.is_none() && party.config.claim_schema.is_some() {
                 return fail("the provider returns no user info, which `claim_schema` needs");
             }
-            party.begin(claims, user, (tokens, pending), ctx, env)
+            party.begin(claims, user, tokens, pending, ctx, env)
         })
     }
 
@@ -318,7 +329,8 @@ impl Party {
         self: &Arc<Self>,
         claims: Map<String, Value>,
         user: Option<Map<String, Value>>,
-        (tokens, pending): (Tokens, Pending),
+        tokens: Tokens,
+        pending: Pending,
         ctx: &mut Context,
         env: &Env<'_>,
     ) -> Step {

@@ -63,8 +63,8 @@ impl Party {
         let text = document::text_of(&message.text).map_err(Refusal::broken)?;
         let document = document::parse(&text).map_err(Refusal::broken)?;
         let now = env.unix_time().as_secs();
-        let kind = (message.kind, message.is_signed);
-        match Logout::read(&document, kind, &self.provider_keys, (&here, now))? {
+        let Message { kind, is_signed, .. } = *message;
+        match Logout::read(&document, kind, is_signed, &self.provider_keys, &here, now)? {
             Logout::Response { in_response_to } => {
                 if in_response_to.is_none() || in_response_to != login.ending.as_deref() {
                     return Err(Refusal::foreign("the message responds to no logout of this gateway"));

@@ -102,9 +102,11 @@ impl<'a> Logout<'a> {
     /// place or time.
     pub(super) fn read(
         document: &'a Document<'_>,
-        (kind, is_signed): (Kind, bool),
+        kind: Kind,
+        is_signed: bool,
         keys: &ProviderKeys,
-        (destination, now): (&str, u64),
+        destination: &str,
+        now: u64,
     ) -> Result<Logout<'a>, Refusal> {
         let broken = Refusal::broken;
         let root = document.root_element();
