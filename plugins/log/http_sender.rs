@@ -319,14 +319,15 @@ impl HttpSender {
         self.exchange(Method::POST, to, HeaderMap::new(), body).await
     }
 
-    /// Posts a batch with one more field, a secret.
+    /// Posts a batch with one more field, whose value is a secret.
     ///
     /// # Errors
     /// Returns an error if no head of a response comes in time, or no field can hold the value.
     pub(super) async fn post_with<'s>(
         &'s self,
         to: &'s Address,
-        (name, value): (&'static str, &str),
+        name: &'static str,
+        value: &str,
         body: Vec<u8>,
     ) -> Result<ServerResponse<'s>, Failure> {
         let field = field_value(value, name).map_err(|reason| Failure::new(FailureKind::Send, to, reason));

@@ -291,7 +291,7 @@ impl Service {
         let now_s = Host.now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let signed = authorization(&self.secret_id, self.secret_key.reveal(), now_s);
         let body = payload(logs, self.source().await);
-        let answer = self.sender.post_with(&self.address, ("authorization", &signed), body).await;
+        let answer = self.sender.post_with(&self.address, "authorization", &signed, body).await;
         let mut answer = answer.map_err(|failure| failure.to_string())?;
         let status = answer.status;
         if status == 200 {

@@ -282,7 +282,7 @@ impl Service {
             }
         };
         let body = payload(entries, &format!("projects/{project}/logs/{}", self.log_id));
-        let answer = self.sender.post_with(address, ("authorization", &token), body).await;
+        let answer = self.sender.post_with(address, "authorization", &token, body).await;
         let mut answer = answer.map_err(|failure| format!("failed to write log to google, {failure}"))?;
         match answer.status {
             200 => Ok(()),
