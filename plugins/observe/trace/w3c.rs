@@ -64,24 +64,29 @@ impl SpanContext {
 /// Whether the `tracestate` of a request, all its fields together, may be forwarded. One that is invalid or too large
 /// goes away as a whole.
 pub(crate) fn has_fit_state(headers: &Headers) -> bool {
-    is_fit(headers, HeaderId::Tracestate, (STATE_MEMBERS, STATE_BYTES), is_state_member)
+    let limits = ListLimits { members: STATE_MEMBERS, bytes: STATE_BYTES };
+    is_fit(headers, HeaderId::Tracestate, limits, is_state_member)
 }
 
 /// The same for its `baggage`.
 pub(crate) fn has_fit_baggage(headers: &Headers) -> bool {
-    is_fit(headers, HeaderId::Baggage, (BAGGAGE_MEMBERS, BAGGAGE_BYTES), is_baggage_member)
+    let limits = ListLimits { members: BAGGAGE_MEMBERS, bytes: BAGGAGE_BYTES };
+    is_fit(headers, HeaderId::Baggage, limits, is_baggage_member)
 }
 
-fn is_fit(
-    headers: &Headers,
-    id: HeaderId,
-    (most_members, most_bytes): (usize, usize),
-    is_member: fn(&[u8]) -> bool,
-) -> bool {
+/// The limits of a list in fields.
+#[derive(Clone, Copy)]
+struct ListLimits {
+    members: usize,
+    /// The bytes of all its fields together.
+    bytes: usize,
+}
+
+fn is_fit(headers: &Headers, id: HeaderId, limits: ListLimits, is_member: fn(&[u8]) -> bool) -> bool {
     let (mut members, mut bytes) = (0, 0);
     for value in headers.get_all(id) {
         bytes += value.len();
-        if bytes > most_bytes {
+        if bytes > limits.bytes {
             return false;
         }
         for member in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
@@ -89,7 +94,7 @@ fn is_fit(
                 continue;
             }
             members += 1;
-            if members > most_members || !is_member(member) {
+            if members > limits.members || !is_member(member) {
                 return false;
             }
         }
