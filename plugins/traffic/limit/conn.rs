@@ -323,7 +323,9 @@ impl LimitConn {
 
     fn remote(
         &self,
-        (target, control, ttl_s): (&Arc<Target>, &Arc<SharedConnection>, u64),
+        target: &Arc<Target>,
+        control: &Arc<SharedConnection>,
+        ttl_s: u64,
         limits: Vec<Limit>,
         ctx: &mut Context,
         env: &Env<'_>,
@@ -391,9 +393,7 @@ impl Plugin for LimitConn {
         };
         match &self.slots {
             Slots::Local(counts) => self.local(counts, limits, ctx, env),
-            Slots::Redis { target, control, ttl_s } => {
-                self.remote((target, control, *ttl_s), limits, ctx, env)
-            }
+            Slots::Redis { target, control, ttl_s } => self.remote(target, control, *ttl_s, limits, ctx, env),
         }
     }
 

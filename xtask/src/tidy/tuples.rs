@@ -12,7 +12,6 @@ const AT_MOST: &[(&str, usize)] = &[
     ("crates/sigma", 1),
     ("crates/sigma-control", 7),
     ("crates/sigma-proxy", 29),
-    ("plugins/traffic", 3),
     ("plugins/transform", 3),
 ];
 

@@ -149,8 +149,7 @@ impl Delayed {
             state.told = state.delta;
             untold
         });
-        let verdict = match remote::count(connection, (self.kind, Counting::Always), key, quota, untold).await
-        {
+        let verdict = match remote::count(connection, self.kind, Counting::Always, key, quota, untold).await {
             Ok(verdict) => verdict,
             Err(_) => self.local.count(self.kind, key, quota, untold),
         };

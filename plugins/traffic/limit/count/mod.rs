@@ -373,8 +373,8 @@ impl LimitCount {
             let verdict = match delayed {
                 Some(delayed) => delayed.count(connection, &limit.key, limit.quota, cost).await,
                 None => {
-                    let way = (self.window_type, Counting::IfRoom);
-                    remote::count(connection, way, &limit.key, limit.quota, cost).await?
+                    let (kind, counting) = (self.window_type, Counting::IfRoom);
+                    remote::count(connection, kind, counting, &limit.key, limit.quota, cost).await?
                 }
             };
             verdicts.push(verdict);
@@ -508,7 +508,7 @@ impl LimitCount {
                     delayed.add(key, one.quota, rest);
                     continue;
                 }
-                match remote::count(&connection, (kind, Counting::Always), key, one.quota, rest).await {
+                match remote::count(&connection, kind, Counting::Always, key, one.quota, rest).await {
                     Ok(verdict) => one.verdict = verdict,
                     // It was served: it is too late to refuse it.
                     Err(error) => drop(this.refusal.undetermined(error)),

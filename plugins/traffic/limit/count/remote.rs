@@ -51,7 +51,8 @@ pub(super) enum Counting {
 /// Returns an error if Redis did not respond.
 pub(super) async fn count(
     connection: &SharedConnection,
-    (kind, counting): (WindowType, Counting),
+    kind: WindowType,
+    counting: Counting,
     key: &[u8],
     quota: Quota,
     cost: u64,

@@ -257,7 +257,7 @@ impl<'w, 'd, 't> Walk<'w, 'd, 't> {
             let (on, times) = (set.on, set.times);
             self.spend(1)?;
             match selection.kind {
-                SelectionKind::Field(name) => self.enter_field(selection, name, within, (on, times))?,
+                SelectionKind::Field(name) => self.enter_field(selection, name, within, on, times)?,
                 SelectionKind::Inline(of) => {
                     self.enter(within, self.moved(on, of), times, Owner::Inline);
                 }
@@ -290,7 +290,8 @@ impl<'w, 'd, 't> Walk<'w, 'd, 't> {
         selection: &'d Selection<'t>,
         name: &'t str,
         within: Range<u32>,
-        (on, times): (Option<&'w str>, f64),
+        on: Option<&'w str>,
+        times: f64,
     ) -> Result<(), NoCost> {
         let field = self.judge.decorated.zip(on).and_then(|((_, schema), on)| schema.field(on, name));
         self.path.push((on, name));
