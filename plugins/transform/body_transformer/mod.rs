@@ -193,7 +193,8 @@ impl Transformer {
         &self,
         transformation: &Transformation,
         format: Option<Format>,
-        (fields, body): (&Headers, &[u8]),
+        fields: &Headers,
+        body: &[u8],
         ctx: &Context,
     ) -> Result<String, Failure> {
         let content_type = fields.get(HeaderId::ContentType).unwrap_or_default();
@@ -239,8 +240,8 @@ impl Transformer {
         }
         let is_get = ctx.request.method == Method::Get;
         let format = if is_get { Some(Format::Args) } else { transformation.format };
-        let message = (&ctx.request.headers, ctx.body.as_deref().unwrap_or_default());
-        let made = self.made(transformation, format, message, ctx);
+        let body = ctx.body.as_deref().unwrap_or_default();
+        let made = self.made(transformation, format, &ctx.request.headers, body, ctx);
         match made {
             Ok(made) => {
                 replace_request_body(ctx, made.into_bytes());
@@ -304,7 +305,7 @@ impl Remake for Arc<Transformer> {
 
     fn remade(&self, ctx: &Context, body: &[u8]) -> Option<Vec<u8>> {
         let response = self.response.as_ref()?;
-        match self.made(response, response.format, (&ctx.response.headers, body), ctx) {
+        match self.made(response, response.format, &ctx.response.headers, body, ctx) {
             Ok(made) => Some(made.into_bytes()),
             Err(Failure::Undecoded(reason) | Failure::Unrendered(reason)) => {
                 static COMPLAINT: LogThrottle = LogThrottle::new();

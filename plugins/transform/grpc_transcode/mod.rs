@@ -400,7 +400,7 @@ impl Plugin for GrpcTranscode {
     fn request_filter(&self, ctx: &mut Context, env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
         let Streamed { input, rule, bound } = ctx.take_kept(self)?;
         let share = self.0.budget.share(Rc::clone(&env.local.part(Bodies::default).0));
-        Some(Messages::new(Arc::clone(&self.0), input, (rule, bound), share).filter())
+        Some(Messages::new(Arc::clone(&self.0), input, rule, bound, share).filter())
     }
 
     fn header_filter(&self, ctx: &mut Context, _: &Env<'_>) -> ResponseStep {

@@ -48,7 +48,8 @@ impl Messages {
     pub(super) fn new(
         transcoder: Arc<Transcoder>,
         input: MessageDescriptor,
-        (rule, bound): (Option<Arc<HttpRule>>, Bound),
+        rule: Option<Arc<HttpRule>>,
+        bound: Bound,
         share: Share,
     ) -> Messages {
         Messages { transcoder, input, rule, bound: Some(bound), divider: Divider::default(), share }

@@ -103,7 +103,7 @@ fn bare(root: &OwnedFd, segments: &[String], symlinks: Symlinks) -> io::Result<P
         return Ok(PathTarget::Bare(rustix::fs::openat(root, ".", READ | OFlags::DIRECTORY, Mode::empty())?));
     }
     let path: Vec<&str> = segments.iter().map(String::as_str).collect();
-    let (file, _) = open(root, &path, symlinks)?;
+    let OpenedFile { file, .. } = open(root, &path, symlinks)?;
     Ok(if file.metadata()?.is_dir() { PathTarget::Bare(file.into()) } else { PathTarget::Nothing })
 }
 
@@ -124,7 +124,15 @@ fn encoded(root: &OwnedFd, path: &[&str], conf: &Conf, codings: &[Precompressed]
     })
 }
 
-fn described((file, name): (File, String)) -> io::Result<PathTarget> {
+/// A file or folder that was opened.
+struct OpenedFile {
+    file: File,
+    /// The last segment of its path.
+    name: String,
+}
+
+fn described(opened: OpenedFile) -> io::Result<PathTarget> {
+    let OpenedFile { file, name } = opened;
     let meta = file.metadata()?;
     Ok(if meta.is_file() {
         PathTarget::File { file, name, coding: None, size: meta.len(), modified: meta.modified().ok() }
@@ -135,22 +143,22 @@ fn described((file, name): (File, String)) -> io::Result<PathTarget> {
     })
 }
 
-/// Opens a path below the folder; also says its last segment.
-fn open(root: &OwnedFd, segments: &[&str], symlinks: Symlinks) -> io::Result<(File, String)> {
+/// Opens a path below the folder.
+fn open(root: &OwnedFd, segments: &[&str], symlinks: Symlinks) -> io::Result<OpenedFile> {
     let name = segments.last().copied().unwrap_or_default().to_owned();
     let path = segments.join("/");
     let resolve = match symlinks {
         Symlinks::Follow => {
             let file = rustix::fs::openat(root, Path::new(&path), READ, Mode::empty())?;
-            return Ok((file.into(), name));
+            return Ok(OpenedFile { file: file.into(), name });
         }
         Symlinks::Inside => ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS,
         Symlinks::Deny => ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS,
     };
     match rustix::fs::openat2(root, Path::new(&path), READ, Mode::empty(), resolve) {
-        Ok(file) => Ok((file.into(), name)),
+        Ok(file) => Ok(OpenedFile { file: file.into(), name }),
         // An old kernel, or a sandbox that does not know the call.
-        Err(Errno::NOSYS | Errno::PERM) => Ok((walk(root, segments)?.into(), name)),
+        Err(Errno::NOSYS | Errno::PERM) => Ok(OpenedFile { file: walk(root, segments)?.into(), name }),
         Err(error) => Err(error.into()),
     }
 }
