@@ -13,8 +13,8 @@ use sigma_plugin::Phase;
 use sigma_proxy::snapshot::Upstream;
 use sigma_proxy::{Considered, Explained, ExplainedRequest, Met, explain_live};
 
-use crate::operators::history::Refused;
 use crate::operators::nodes::node_of;
+use crate::operators::refused_call::RefusedCall;
 use crate::operators::tap::Masks;
 use crate::serving::publisher::Publisher;
 
@@ -112,9 +112,8 @@ impl Explainer {
     ///
     /// # Errors
     /// Returns an error if it is invalid, or the consumer or listener that it names does not exist.
-    pub(crate) async fn explain(&self, wish: ExplainQuery) -> Result<Value, Refused> {
-        let bad = |reason: String| (StatusCode::BAD_REQUEST, reason);
-        let question = wish.request().map_err(bad)?;
+    pub(crate) async fn explain(&self, wish: ExplainQuery) -> Result<Value, RefusedCall> {
+        let question = wish.request().map_err(RefusedCall::bad)?;
         let (snapshot, config, is_known) = {
             let state = self.0.state();
             let resources = &state.desired.config.resources;
@@ -127,25 +126,24 @@ impl Explainer {
             (state.snapshot.clone(), config, is_known)
         };
         let snapshot = snapshot.ok_or_else(|| {
-            (
-                StatusCode::SERVICE_UNAVAILABLE,
-                "the gateway has no configuration yet; repeat the call".to_owned(),
-            )
+            let message = "the gateway has no configuration yet; repeat the call";
+            RefusedCall::new(StatusCode::SERVICE_UNAVAILABLE, message)
         })?;
         if let Some(name) = question.consumer.as_ref().filter(|_| !is_known) {
-            return Err(bad(format!("unknown consumer {name}")));
+            return Err(RefusedCall::bad(format!("unknown consumer {name}")));
         }
         if let Some(name) = &question.listener
             && !snapshot.settings.listeners.iter().any(|listener| listener.name.as_ref() == Some(name))
         {
-            return Err(bad(format!("unknown listener {name}")));
+            return Err(RefusedCall::bad(format!("unknown listener {name}")));
         }
         let asked = question.clone();
         let served = snapshot.revision;
         // Its time grows with the number of routes.
         let explained = tokio::task::spawn_blocking(move || explain_live(&snapshot, &config, &asked)).await;
-        let explained = explained.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
-        let explained = explained.map_err(|reason| bad(format!("no such request: {reason}")))?;
+        let explained = explained
+            .map_err(|error| RefusedCall::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
+        let explained = explained.map_err(|reason| RefusedCall::bad(format!("no such request: {reason}")))?;
         Ok(shown(&question, &explained, served))
     }
 }

@@ -8,6 +8,7 @@ use sigma_observe::Clock;
 use sigma_schema::plugins::PluginSchemas;
 use std::sync::Arc;
 
+use crate::operators::refused_call::RefusedCall;
 use crate::store::StoreError;
 use crate::store::history::{Difference, DifferenceLimits, History, SETTINGS, Version};
 
@@ -21,9 +22,6 @@ const OBJECTS_MAX: usize = 1000;
 const BYTES_MAX: usize = 8 << 20;
 /// Members that are named of one object.
 const FIELDS_MAX: usize = 100;
-
-/// A status and a sentence.
-pub(crate) type Refused = (StatusCode, String);
 
 /// Reads the history for operators.
 pub(crate) struct HistoryReader {
@@ -55,7 +53,7 @@ impl HistoryReader {
     ///
     /// # Errors
     /// Returns an error if an argument is invalid, or the history cannot be read.
-    pub(crate) async fn list(&self, wanted: VersionFilter) -> Result<Value, Refused> {
+    pub(crate) async fn list(&self, wanted: VersionFilter) -> Result<Value, RefusedCall> {
         let limit = number("limit", wanted.limit.as_deref())?.map_or(LISTED, |limit| limit as usize);
         if !(1..=LISTED_MAX).contains(&limit) {
             return Err(bad(format_args!("invalid argument limit: should be between 1 and {LISTED_MAX}")));
@@ -74,7 +72,7 @@ impl HistoryReader {
     ///
     /// # Errors
     /// Returns an error if the history cannot be read.
-    pub(crate) async fn newest(&self) -> Result<u64, Refused> {
+    pub(crate) async fn newest(&self) -> Result<u64, RefusedCall> {
         let found = self.history.list(1, None, None).await.map_err(unavailable)?;
         Ok(found.first().map_or(0, |version| version.version))
     }
@@ -83,14 +81,14 @@ impl HistoryReader {
     ///
     /// # Errors
     /// Returns an error if it is not, or the history cannot be read.
-    pub(crate) async fn version(&self, number: u64) -> Result<Version, Refused> {
+    pub(crate) async fn version(&self, number: u64) -> Result<Version, RefusedCall> {
         let found = self.history.version(number).await.map_err(unavailable)?;
         found.ok_or_else(|| {
             let text = format!(
                 "version {number} does not exist or was removed; the list of versions (`sigma ctl history`) has the \
                  stored ones, and `history.keep`, `history.days` and `history.bytes` limit them"
             );
-            (StatusCode::NOT_FOUND, text)
+            RefusedCall::new(StatusCode::NOT_FOUND, text)
         })
     }
 
@@ -98,7 +96,7 @@ impl HistoryReader {
     ///
     /// # Errors
     /// Returns an error if there is no such version, or the history cannot be read.
-    pub(crate) async fn one(&self, number: u64, key: Option<String>) -> Result<Value, Refused> {
+    pub(crate) async fn one(&self, number: u64, key: Option<String>) -> Result<Value, RefusedCall> {
         let version = self.version(number).await?;
         let mut shown = version_json(&version);
         let changes = match version.without_values {
@@ -115,7 +113,12 @@ impl HistoryReader {
     ///
     /// # Errors
     /// Returns an error if there is no such version, or the history cannot be read.
-    pub(crate) async fn difference(&self, from: u64, to: u64, key: Option<String>) -> Result<Value, Refused> {
+    pub(crate) async fn difference(
+        &self,
+        from: u64,
+        to: u64,
+        key: Option<String>,
+    ) -> Result<Value, RefusedCall> {
         for number in [from, to] {
             self.version(number).await?;
         }
@@ -128,7 +131,7 @@ impl HistoryReader {
         Ok(shown)
     }
 
-    async fn between(&self, from: u64, to: u64, key: Option<String>) -> Result<Value, Refused> {
+    async fn between(&self, from: u64, to: u64, key: Option<String>) -> Result<Value, RefusedCall> {
         let limits = DifferenceLimits { objects: OBJECTS_MAX, bytes: BYTES_MAX };
         let (found, total) = self.history.between(from, to, key, limits).await.map_err(unavailable)?;
         let truncated = found.len() < total;
@@ -219,20 +222,20 @@ fn compare(path: &str, before: &Value, after: &Value, found: &mut Vec<String>) {
     }
 }
 
-fn number(name: &str, given: Option<&str>) -> Result<Option<u64>, Refused> {
+fn number(name: &str, given: Option<&str>) -> Result<Option<u64>, RefusedCall> {
     let Some(given) = given else { return Ok(None) };
     let number =
         given.parse().map_err(|_| bad(format_args!("invalid argument {name}: should be a number")))?;
     Ok(Some(number))
 }
 
-fn bad(message: impl std::fmt::Display) -> Refused {
-    (StatusCode::BAD_REQUEST, message.to_string())
+fn bad(message: impl std::fmt::Display) -> RefusedCall {
+    RefusedCall::bad(message.to_string())
 }
 
 /// The response where the history cannot be read.
-pub(crate) fn unavailable(error: StoreError) -> Refused {
-    (StatusCode::SERVICE_UNAVAILABLE, error.to_string())
+pub(crate) fn unavailable(error: StoreError) -> RefusedCall {
+    RefusedCall::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ pub(crate) mod pages;
 #[cfg(feature = "profiles")]
 mod profile;
 mod questions;
+mod refused_call;
 mod registration;
 mod registries;
 mod runner;

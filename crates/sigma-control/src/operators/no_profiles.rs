@@ -3,13 +3,11 @@
 use axum::http::StatusCode;
 
 use super::control_api::NOT_BUILT;
+use super::refused_call::RefusedCall;
 
 /// Refuses profiles.
 #[derive(Default)]
 pub(crate) struct Profiling;
-
-/// A status and a sentence.
-pub(crate) type Refused = (StatusCode, String);
 
 /// The media type of a profile, and its text.
 pub(crate) type Profile = (&'static str, Vec<u8>);
@@ -19,7 +17,7 @@ impl Profiling {
     ///
     /// # Errors
     /// Returns the refusal, which names the feature.
-    pub(crate) async fn cpu(&self, _: &[(String, String)]) -> Result<Profile, Refused> {
+    pub(crate) async fn cpu(&self, _: &[(String, String)]) -> Result<Profile, RefusedCall> {
         Err(not_built())
     }
 
@@ -27,7 +25,7 @@ impl Profiling {
     ///
     /// # Errors
     /// Returns the refusal, which names the feature.
-    pub(crate) async fn heap(&self, arguments: &[(String, String)]) -> Result<Option<Profile>, Refused> {
+    pub(crate) async fn heap(&self, arguments: &[(String, String)]) -> Result<Option<Profile>, RefusedCall> {
         let is_figures = match arguments {
             [] => true,
             [(name, value)] => name == "format" && value == "figures",
@@ -37,8 +35,8 @@ impl Profiling {
     }
 }
 
-fn not_built() -> Refused {
-    (StatusCode::NOT_IMPLEMENTED, NOT_BUILT.to_owned())
+fn not_built() -> RefusedCall {
+    RefusedCall::new(StatusCode::NOT_IMPLEMENTED, NOT_BUILT)
 }
 
 #[cfg(test)]

@@ -35,6 +35,7 @@ use crate::operators::control_api::{Asked, HealthReport, InForce, Inspect, NO_OR
 use crate::operators::live::Live;
 use crate::operators::members::Members;
 use crate::operators::nodes::{self, UpstreamNodes, add_reason, status_name};
+use crate::operators::refused_call::RefusedCall;
 use crate::operators::stress::{self, REMOVED, StressCall, StressPlan, StressRuns, Targets};
 use crate::operators::{
     caches, certificates, documents, orders as order_measures, registration, registries, runner, scripts,
@@ -96,7 +97,8 @@ impl Running {
         live: Arc<Live>,
         publisher: Arc<Publisher>,
         store: Option<Arc<dyn Store>>,
-        (members, purges): (Arc<Members>, Arc<Purges>),
+        members: Arc<Members>,
+        purges: Arc<Purges>,
         commands: mpsc::Sender<Command>,
     ) -> Running {
         Running {
@@ -124,19 +126,18 @@ impl Running {
     }
 
     /// Begins a stress test of an upstream in force.
-    fn start_stress(&self, upstream: &str, body: Option<&Value>) -> Result<Value, (StatusCode, String)> {
-        let refused = |message| (StatusCode::BAD_REQUEST, message);
-        let plan = StressPlan::read(body).map_err(refused)?;
+    fn start_stress(&self, upstream: &str, body: Option<&Value>) -> Result<Value, RefusedCall> {
+        let plan = StressPlan::read(body).map_err(RefusedCall::bad)?;
         let cell = {
             let state = self.publisher.state();
             let all = state.snapshot.iter().flat_map(|snapshot| snapshot.upstreams());
             let found = all.into_iter().find(|candidate| candidate.key == upstream);
-            let none = || (StatusCode::NOT_FOUND, format!("{upstream} has no upstream"));
+            let none = || RefusedCall::new(StatusCode::NOT_FOUND, format!("{upstream} has no upstream"));
             let found = found.ok_or_else(none)?;
-            stress::check(upstream, &found.config).map_err(refused)?;
+            stress::check(upstream, &found.config).map_err(RefusedCall::bad)?;
             Arc::clone(&found.cell)
         };
-        let targets = Targets::find(upstream, cell, &plan).map_err(refused)?;
+        let targets = Targets::find(upstream, cell, &plan).map_err(RefusedCall::bad)?;
         let (publisher, unready) = (Arc::clone(&self.publisher), Arc::clone(&self.unready));
         let in_force = move |upstream: &str| match *unready.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(reason) => Err(reason.to_owned()),
@@ -394,7 +395,7 @@ impl Inspect for Running {
         self.publisher.state().endpoints.set_node_state(upstream, node, wanted)
     }
 
-    fn stress(&self, call: StressCall<'_>) -> Result<Value, (StatusCode, String)> {
+    fn stress(&self, call: StressCall<'_>) -> Result<Value, RefusedCall> {
         match call {
             StressCall::List => Ok(self.stress.list()),
             StressCall::Show(upstream) => self.stress.show(upstream),
@@ -412,17 +413,17 @@ impl Inspect for Running {
         Some(self.standing()?.iter().map(orders::Standing::shown).collect())
     }
 
-    fn order_now(&self, ssl: &str) -> Asked<'_, Result<(), (StatusCode, String)>> {
+    fn order_now(&self, ssl: &str) -> Asked<'_, Result<(), RefusedCall>> {
         let (ordered, ssl) = (self.publisher.state().ordered.clone(), ssl.to_owned());
         Box::pin(async move {
-            let ordered = ordered.ok_or_else(|| (StatusCode::NOT_FOUND, NO_ORDERS.to_owned()))?;
+            let ordered = ordered.ok_or_else(|| RefusedCall::new(StatusCode::NOT_FOUND, NO_ORDERS))?;
             ordered.order_now(&ssl, unix_seconds()).await.map_err(|refused| {
                 let status = match refused {
                     orders::Unwilling::Unknown => StatusCode::NOT_FOUND,
                     orders::Unwilling::TooSoon { .. } => StatusCode::TOO_MANY_REQUESTS,
                     orders::Unwilling::Lost(_) => StatusCode::SERVICE_UNAVAILABLE,
                 };
-                (status, refused.to_string())
+                RefusedCall::new(status, refused.to_string())
             })
         })
     }

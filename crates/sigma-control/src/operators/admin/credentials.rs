@@ -66,7 +66,8 @@ impl Credentials {
         &self,
         store: &Arc<dyn Store>,
         reader: &Arc<Reader>,
-        (plugin, value): (&str, &str),
+        plugin: &str,
+        value: &str,
     ) -> Result<Vec<ResourceKey>, StoreError> {
         let written = self.newest_written();
         let mut following = self.following.lock().await;

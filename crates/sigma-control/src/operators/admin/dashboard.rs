@@ -103,10 +103,11 @@ struct Page {
 }
 
 /// [`FILES`] with their derived data.
-static PAGES: LazyLock<Vec<Page>> = LazyLock::new(|| FILES.iter().map(|file| Page::of(*file)).collect());
+static PAGES: LazyLock<Vec<Page>> =
+    LazyLock::new(|| FILES.iter().map(|&(path, content)| Page::of(path, content)).collect());
 
 impl Page {
-    fn of((path, content): (&'static str, &'static [u8])) -> Page {
+    fn of(path: &'static str, content: &'static [u8]) -> Page {
         let media_type = match path.rsplit_once('.') {
             Some((_, "html")) => "text/html; charset=utf-8",
             Some((_, "css")) => "text/css; charset=utf-8",

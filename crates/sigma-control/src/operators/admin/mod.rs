@@ -75,6 +75,7 @@ use crate::operators::explain::{ExplainQuery, Explainer};
 use crate::operators::history::HistoryReader;
 use crate::operators::identity::CertificateOf;
 use crate::operators::members::Listing;
+use crate::operators::refused_call::RefusedCall;
 use crate::operators::stress::StressCall;
 use crate::operators::tap::Tapping;
 use crate::serving::clock::unix_seconds;
@@ -98,7 +99,7 @@ pub(crate) type Reload = dyn Fn() -> Pin<Box<dyn Future<Output = Result<(), Stri
 /// known there.
 pub(crate) type Foresee = dyn Fn(&Proposal, u64) -> Option<Vec<Problem>> + Send + Sync;
 
-/// The calls to the running gateway. A refusal has a status and a message.
+/// The calls to the running gateway.
 pub(crate) struct ProcessCalls {
     /// Answers queries.
     pub(crate) query: Arc<dyn Fn(ProcessQuery) -> Value + Send + Sync>,
@@ -111,15 +112,14 @@ pub(crate) struct ProcessCalls {
 }
 
 /// See [`ProcessCalls::set_node_state`].
-pub(crate) type SetNodeState =
-    dyn Fn(&str, &str, Option<&Value>) -> Result<Value, (StatusCode, String)> + Send + Sync;
+pub(crate) type SetNodeState = dyn Fn(&str, &str, Option<&Value>) -> Result<Value, RefusedCall> + Send + Sync;
 
 /// See [`ProcessCalls::stress`].
-pub(crate) type Stress = dyn Fn(StressCall<'_>) -> Result<Value, (StatusCode, String)> + Send + Sync;
+pub(crate) type Stress = dyn Fn(StressCall<'_>) -> Result<Value, RefusedCall> + Send + Sync;
 
 /// See [`ProcessCalls::order`].
 pub(crate) type OrderNow =
-    dyn Fn(String) -> Pin<Box<dyn Future<Output = Result<(), (StatusCode, String)>> + Send>> + Send + Sync;
+    dyn Fn(String) -> Pin<Box<dyn Future<Output = Result<(), RefusedCall>> + Send>> + Send + Sync;
 
 /// The documentation of a plugin by its name.
 pub type Documentation = dyn Fn(&str) -> Option<String> + Send + Sync;

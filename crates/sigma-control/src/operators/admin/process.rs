@@ -30,16 +30,14 @@ fn running(state: &AdminState) -> Result<&ProcessCalls, Refusal> {
 pub(crate) fn node_state(state: &AdminState, upstream: &str, node: &str, call: &Call) -> Outcome {
     only(call, &Method::PUT)?;
     let set = (running(state)?.set_node_state)(upstream, node, call.body.as_ref());
-    set.map(fresh).map_err(|(status, message)| Refusal::new(status, message))
+    Ok(fresh(set?))
 }
 
 /// `POST /acme/{ssl}/order`: orders the certificate of an ssl now.
 pub(crate) async fn order(state: &AdminState, ssl: &str, call: &Call) -> Outcome {
     only(call, &Method::POST)?;
-    match (running(state)?.order)(ssl.to_owned()).await {
-        Ok(()) => Ok(Reply::json(StatusCode::ACCEPTED, json!({"ssl": ssl, "state": "ordering"}))),
-        Err((status, reason)) => Err(Refusal::new(status, reason)),
-    }
+    (running(state)?.order)(ssl.to_owned()).await?;
+    Ok(Reply::json(StatusCode::ACCEPTED, json!({"ssl": ssl, "state": "ordering"})))
 }
 
 /// `stress/{type}/{id}`: `POST` starts a stress test, `DELETE` stops it, `GET` shows it; `GET /stress` shows all.
@@ -57,10 +55,8 @@ pub(crate) fn stress(state: &AdminState, upstream: Option<&str>, call: &Call) ->
         }
         _ => return Err(Refusal::new(StatusCode::NOT_FOUND, "not found")),
     };
-    match (running(state)?.stress)(wanted) {
-        Ok(report) => Ok(Reply::json(status, report).with("cache-control", "no-store")),
-        Err((status, message)) => Err(Refusal::new(status, message)),
-    }
+    let report = (running(state)?.stress)(wanted)?;
+    Ok(Reply::json(status, report).with("cache-control", "no-store"))
 }
 
 /// Refuses other methods, and dry runs of a call that is about the running process.

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use sigma_config::settings::AdminApiVersion;
 use sigma_schema::Problem;
 
+use crate::operators::refused_call::RefusedCall;
 use crate::operators::tap;
 use crate::store::StoreError;
 
@@ -163,9 +164,9 @@ impl From<StoreError> for Refusal {
     }
 }
 
-impl From<(StatusCode, String)> for Refusal {
-    fn from((status, message): (StatusCode, String)) -> Refusal {
-        Refusal::new(status, message)
+impl From<RefusedCall> for Refusal {
+    fn from(refused: RefusedCall) -> Refusal {
+        Refusal::new(refused.status, refused.message)
     }
 }
 

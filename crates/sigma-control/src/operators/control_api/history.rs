@@ -7,7 +7,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{Control, ControlState, found, refusal};
-use crate::operators::history::{HistoryReader, Refused, VersionFilter};
+use crate::operators::history::{HistoryReader, VersionFilter};
+use crate::operators::refused_call::RefusedCall;
 
 /// The arguments of these calls.
 #[derive(Debug, Default, Deserialize)]
@@ -17,15 +18,15 @@ pub(super) struct Arguments {
     key: Option<String>,
 }
 
-fn reader(state: &ControlState) -> Result<&HistoryReader, Refused> {
-    let missing = || (StatusCode::NOT_FOUND, "the history is off: `history.keep` is 0".to_owned());
+fn reader(state: &ControlState) -> Result<&HistoryReader, RefusedCall> {
+    let missing = || RefusedCall::new(StatusCode::NOT_FOUND, "the history is off: `history.keep` is 0");
     state.history.as_deref().ok_or_else(missing)
 }
 
-fn answered(answer: Result<Value, Refused>) -> Response {
+fn answered(answer: Result<Value, RefusedCall>) -> Response {
     match answer {
         Ok(answer) => found(&answer),
-        Err((status, message)) => refusal(status, message),
+        Err(refused) => refusal(refused.status, refused.message),
     }
 }
 

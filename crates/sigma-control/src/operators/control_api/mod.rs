@@ -34,6 +34,7 @@ use crate::operators::history::HistoryReader;
 use crate::operators::node_states;
 use crate::operators::nodes::UpstreamNodes;
 use crate::operators::profile::Profiling;
+use crate::operators::refused_call::RefusedCall;
 use crate::operators::stress::StressCall;
 use crate::operators::tap::{MEDIA_TYPE, Tapping};
 pub use crate::serving::quarantined::{Quarantined, Standing};
@@ -70,8 +71,8 @@ pub trait Inspect: Send + Sync {
     /// Starts, stops or shows stress tests.
     ///
     /// # Errors
-    /// Returns status and message if that cannot be.
-    fn stress(&self, call: StressCall<'_>) -> Result<Value, (StatusCode, String)>;
+    /// Returns the refusal if that cannot be.
+    fn stress(&self, call: StressCall<'_>) -> Result<Value, RefusedCall>;
 
     /// The certificates that clients and nodes are shown: an object for each.
     fn certificates(&self) -> Vec<Value>;
@@ -83,7 +84,7 @@ pub trait Inspect: Send + Sync {
     ///
     /// # Errors
     /// Returns an error if that cannot be; its status is the reason's kind.
-    fn order_now(&self, ssl: &str) -> Asked<'_, Result<(), (StatusCode, String)>>;
+    fn order_now(&self, ssl: &str) -> Asked<'_, Result<(), RefusedCall>>;
 
     /// Which revision is served, and what of the store is not.
     fn revisions(&self) -> Revisions;
@@ -426,7 +427,7 @@ async fn set_node_state(
     let change = |upstream: &str, node: &str, wanted| state.inspect.set_node_state(upstream, node, wanted);
     match node_states::set(&change, &format!("{section}/{id}"), &node, body.as_ref()) {
         Ok(set) => found(&set),
-        Err((status, message)) => refusal(status, message),
+        Err(refused) => refusal(refused.status, refused.message),
     }
 }
 
@@ -434,7 +435,7 @@ async fn set_node_state(
 fn stressed(state: &ControlState, call: StressCall<'_>, status: StatusCode) -> Response {
     match state.inspect.stress(call) {
         Ok(report) => answer(status, &report),
-        Err((status, message)) => refusal(status, message),
+        Err(refused) => refusal(refused.status, refused.message),
     }
 }
 
@@ -499,7 +500,7 @@ async fn explain(State(state): Control, RawQuery(query): RawQuery) -> Response {
     let arguments = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
     match explainer.explain(ExplainQuery::read(arguments)).await {
         Ok(explained) => found(&explained),
-        Err((status, message)) => refusal(status, message),
+        Err(refused) => refusal(refused.status, refused.message),
     }
 }
 
@@ -513,7 +514,7 @@ async fn tap(State(state): Control, RawQuery(query): RawQuery) -> Response {
     let arguments: Vec<_> = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
     match tapping.open(&arguments) {
         Ok(body) => ([(header::CONTENT_TYPE, MEDIA_TYPE)], body).into_response(),
-        Err((status, message)) => refusal(status, message),
+        Err(refused) => refusal(refused.status, refused.message),
     }
 }
 
@@ -547,7 +548,7 @@ async fn orders(State(state): Control) -> Response {
 async fn order_now(State(state): Control, Path(ssl): Path<String>) -> Response {
     match state.inspect.order_now(&ssl).await {
         Ok(()) => answer(StatusCode::ACCEPTED, &json!({"ssl": ssl, "state": "ordering"})),
-        Err((status, reason)) => refusal(status, reason),
+        Err(refused) => refusal(refused.status, refused.message),
     }
 }
 

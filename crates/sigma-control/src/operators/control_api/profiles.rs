@@ -20,7 +20,7 @@ pub(super) async fn cpu(State(state): Control, RawQuery(query): RawQuery) -> Res
     let Some(profiling) = &state.profiling else { return refusal(StatusCode::FORBIDDEN, NO_PROFILES) };
     match profiling.cpu(&arguments(query)).await {
         Ok(profile) => shown(profile),
-        Err((status, message)) => refusal(status, message),
+        Err(refused) => refusal(refused.status, refused.message),
     }
 }
 
@@ -32,7 +32,7 @@ pub(super) async fn heap(State(state): Control, RawQuery(query): RawQuery) -> Re
             None => refusal(StatusCode::SERVICE_UNAVAILABLE, "the allocator has no statistics"),
         },
         Ok(Some(profile)) => shown(profile),
-        Err((status, message)) => refusal(status, message),
+        Err(refused) => refusal(refused.status, refused.message),
     }
 }
 

@@ -49,9 +49,9 @@ impl Inspect for Fake {
         }
     }
 
-    fn stress(&self, call: StressCall<'_>) -> Result<Value, (StatusCode, String)> {
+    fn stress(&self, call: StressCall<'_>) -> Result<Value, RefusedCall> {
         match call {
-            StressCall::Stop("upstreams/9") => Err((StatusCode::NOT_FOUND, "no test".to_owned())),
+            StressCall::Stop("upstreams/9") => Err(RefusedCall::new(StatusCode::NOT_FOUND, "no test")),
             call => Ok(json!(format!("{call:?}"))),
         }
     }
@@ -76,10 +76,13 @@ impl Inspect for Fake {
         Some(vec![json!({"ssl": "1", "state": "valid"})])
     }
 
-    fn order_now(&self, ssl: &str) -> Asked<'_, Result<(), (StatusCode, String)>> {
+    fn order_now(&self, ssl: &str) -> Asked<'_, Result<(), RefusedCall>> {
         let result = match ssl {
             "1" => Ok(()),
-            _ => Err((StatusCode::NOT_FOUND, format!("no certificate is ordered for ssls/{ssl}"))),
+            _ => {
+                let message = format!("no certificate is ordered for ssls/{ssl}");
+                Err(RefusedCall::new(StatusCode::NOT_FOUND, message))
+            }
         };
         Box::pin(std::future::ready(result))
     }

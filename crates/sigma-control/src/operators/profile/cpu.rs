@@ -10,7 +10,7 @@ use sigma_net::sampling::{Sample, Sampler};
 
 use super::modules::Modules;
 use super::unwind::Unwinder;
-use super::{Form, KERNEL, MOST_SECONDS, READING, Refused, Report, Stack, number};
+use super::{Form, KERNEL, MOST_SECONDS, READING, RefusedCall, Report, Stack, number};
 
 /// The highest rate. Each sample copies 16 KiB of a stack, and rings have room for the time between two readings.
 const MOST_HZ: u32 = 250;
@@ -20,7 +20,7 @@ const THREADS: Duration = Duration::from_secs(1);
 const MOST_STACKS: usize = 20_000;
 
 /// Returns the system's error, with a remedy.
-pub(super) fn refused(error: io::Error) -> Refused {
+pub(super) fn refused(error: io::Error) -> RefusedCall {
     let remedy = match error.kind() {
         io::ErrorKind::PermissionDenied => {
             "the kernel does not allow this process to profile itself: set the sysctl `kernel.perf_event_paranoid` to 2 or less, or give the process CAP_PERFMON; in a container, its seccomp profile must allow `perf_event_open`"
@@ -30,7 +30,7 @@ pub(super) fn refused(error: io::Error) -> Refused {
         }
         _ => "this system does not support `perf_event_open`",
     };
-    (StatusCode::SERVICE_UNAVAILABLE, format!("{remedy}: {error}"))
+    RefusedCall::new(StatusCode::SERVICE_UNAVAILABLE, format!("{remedy}: {error}"))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn refusals_of_the_system_have_a_remedy() {
         let check = |kind: io::ErrorKind, expected: &str| {
-            let (status, message) = refused(kind.into());
+            let RefusedCall { status, message } = refused(kind.into());
             assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
             assert!(message.contains(expected), "{message}");
         };

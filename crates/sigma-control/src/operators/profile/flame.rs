@@ -51,12 +51,27 @@ pub(super) fn picture(title: &str, unit: &str, stacks: &[(Vec<String>, u64)]) ->
         escaped(title),
         height = bottom + HEIGHT,
     );
-    bar(&mut out, ("all", unit), &root, (0.0, bottom), all);
+    bar(&mut out, "all", &root, Corner { left: 0.0, top: bottom }, Total { count: all, unit });
     out.push_str("</svg>\n");
     out
 }
 
-fn bar(out: &mut String, (name, unit): (&str, &str), node: &Node, (left, top): (f64, f64), all: f64) {
+/// The upper left corner of a bar, in pixels.
+#[derive(Clone, Copy)]
+struct Corner {
+    left: f64,
+    top: f64,
+}
+
+/// The total of a graph, of which each bar is a share.
+#[derive(Clone, Copy)]
+struct Total<'u> {
+    count: f64,
+    unit: &'u str,
+}
+
+fn bar(out: &mut String, name: &str, node: &Node, corner: Corner, total: Total<'_>) {
+    let (Corner { left, top }, Total { count: all, unit }) = (corner, total);
     let wide = width(node.count, all);
     if wide < NARROWEST {
         return;
@@ -82,7 +97,7 @@ fn bar(out: &mut String, (name, unit): (&str, &str), node: &Node, (left, top): (
     out.push_str("</g>\n");
     let mut left = left;
     for (name, call) in &node.calls {
-        bar(out, (name, unit), call, (left, top - HEIGHT), all);
+        bar(out, name, call, Corner { left, top: top - HEIGHT }, total);
         left += width(call.count, all);
     }
 }

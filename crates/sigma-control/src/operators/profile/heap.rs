@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use sigma_net::allocations::{Allocations, Amount, DISTANCES, Sampler};
 
 use super::modules::Modules;
-use super::{Form, MOST_SECONDS, READING, Refused, Report, Stack, name, number};
+use super::{Form, MOST_SECONDS, READING, RefusedCall, Report, Stack, name, number};
 
 /// Bytes between two samples, as Go's and tcmalloc's have it.
 const DISTANCE: u32 = 512 << 10;
@@ -58,13 +58,13 @@ impl HeapProfileRequest {
     }
 }
 
-pub(super) fn refused(error: io::Error) -> Refused {
+pub(super) fn refused(error: io::Error) -> RefusedCall {
     let reason = match error.kind() {
         io::ErrorKind::Unsupported => "this build has an allocator that cannot sample allocations",
         io::ErrorKind::ResourceBusy => "allocations are already being sampled",
         _ => "cannot read the memory map of this process",
     };
-    (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}: {error}"))
+    RefusedCall::new(StatusCode::SERVICE_UNAVAILABLE, format!("{reason}: {error}"))
 }
 
 /// Takes a profile, on a dedicated thread.
@@ -271,7 +271,7 @@ mod tests {
     /// The allocator of these tests is the system's, as it is.
     #[test]
     fn an_allocator_that_cannot_be_sampled_is_said() {
-        let (status, message) = refused(take(USUAL, &AtomicBool::new(false)).unwrap_err());
+        let RefusedCall { status, message } = refused(take(USUAL, &AtomicBool::new(false)).unwrap_err());
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
         assert!(message.starts_with("this build has an allocator that"), "{message}");
     }

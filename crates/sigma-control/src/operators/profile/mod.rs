@@ -30,6 +30,7 @@ use prost::Message as _;
 use tokio::sync::Semaphore;
 
 use self::modules::Modules;
+use super::refused_call::RefusedCall;
 
 /// The longest profile, in seconds: the caller waits for it.
 const MOST_SECONDS: u32 = 120;
@@ -45,9 +46,6 @@ impl Default for Profiling {
     }
 }
 
-/// A status and a sentence.
-pub(crate) type Refused = (StatusCode, String);
-
 /// The media type of a profile, and its text.
 pub(crate) type Profile = (&'static str, Vec<u8>);
 
@@ -57,9 +55,8 @@ impl Profiling {
     ///
     /// # Errors
     /// Returns an error if an argument is no good, another profile is being taken, or the system does not allow it.
-    pub(crate) async fn cpu(&self, arguments: &[(String, String)]) -> Result<Profile, Refused> {
-        let wish =
-            cpu::CpuProfileRequest::read(arguments).map_err(|message| (StatusCode::BAD_REQUEST, message))?;
+    pub(crate) async fn cpu(&self, arguments: &[(String, String)]) -> Result<Profile, RefusedCall> {
+        let wish = cpu::CpuProfileRequest::read(arguments).map_err(RefusedCall::bad)?;
         tracing::info!(?wish, "an operator requested a profile");
         let told = self.taken(move |goes_on| cpu::take(wish, goes_on)).await?;
         Ok((wish.form.media_type(), told.map_err(cpu::refused)?))
@@ -70,9 +67,8 @@ impl Profiling {
     ///
     /// # Errors
     /// Returns an error as [`Profiling::cpu`] does.
-    pub(crate) async fn heap(&self, arguments: &[(String, String)]) -> Result<Option<Profile>, Refused> {
-        let wish = heap::HeapProfileRequest::read(arguments)
-            .map_err(|message| (StatusCode::BAD_REQUEST, message))?;
+    pub(crate) async fn heap(&self, arguments: &[(String, String)]) -> Result<Option<Profile>, RefusedCall> {
+        let wish = heap::HeapProfileRequest::read(arguments).map_err(RefusedCall::bad)?;
         let Some(wish) = wish else { return Ok(None) };
         tracing::info!(?wish, "an operator requested a profile");
         let told = self.taken(move |goes_on| heap::take(wish, goes_on)).await?;
@@ -83,10 +79,10 @@ impl Profiling {
     async fn taken<T: Send + 'static>(
         &self,
         take: impl FnOnce(&AtomicBool) -> T + Send + 'static,
-    ) -> Result<T, Refused> {
+    ) -> Result<T, RefusedCall> {
         let Ok(place) = Arc::clone(&self.0).try_acquire_owned() else {
             let message = "another profile is running, and only one can run at a time: repeat the call when it has ended";
-            return Err((StatusCode::CONFLICT, message.to_owned()));
+            return Err(RefusedCall::new(StatusCode::CONFLICT, message));
         };
         let waited_for = WaitedFor::default();
         let goes_on = Arc::clone(&waited_for.0);
@@ -95,7 +91,7 @@ impl Profiling {
             drop(place);
             told
         });
-        taken.await.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
+        taken.await.map_err(|error| RefusedCall::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
     }
 }
 
@@ -250,18 +246,18 @@ mod tests {
         }
         if first.is_finished() {
             // Where the system forbids it.
-            assert_eq!(first.await.unwrap().unwrap_err().0, StatusCode::SERVICE_UNAVAILABLE);
+            assert_eq!(first.await.unwrap().unwrap_err().status, StatusCode::SERVICE_UNAVAILABLE);
             return;
         }
-        assert_eq!(profiling.cpu(&[]).await.unwrap_err().0, StatusCode::CONFLICT);
+        assert_eq!(profiling.cpu(&[]).await.unwrap_err().status, StatusCode::CONFLICT);
         // Nor one of another kind; figures are no profile.
         let of_heap = profiling.heap(&arguments("seconds=1")).await;
-        assert!(matches!(of_heap, Err((StatusCode::CONFLICT, _))));
+        assert!(matches!(of_heap, Err(RefusedCall { status: StatusCode::CONFLICT, .. })));
         assert_eq!(profiling.heap(&[]).await, Ok(None));
         first.abort();
         let (kind, profile) = loop {
             match profiling.cpu(&arguments("seconds=1")).await {
-                Err((StatusCode::CONFLICT, _)) => tokio::task::yield_now().await,
+                Err(RefusedCall { status: StatusCode::CONFLICT, .. }) => tokio::task::yield_now().await,
                 other => break other.unwrap(),
             }
         };

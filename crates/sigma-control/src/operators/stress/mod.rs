@@ -26,6 +26,7 @@ use tokio::time::Instant;
 pub(crate) use self::plan::StressPlan;
 use self::progress::{End, Progress};
 use crate::operators::live::{Live, Meter};
+use crate::operators::refused_call::RefusedCall;
 use crate::serving::clock::unix_seconds;
 
 /// The most tests at once: each keeps the workers counting.
@@ -57,9 +58,6 @@ impl<F: Fn(&str) -> Result<Arc<UpstreamCell>, String>> InForceNow for F {}
 
 /// The reason of an end without the upstream.
 pub(crate) const REMOVED: &str = "the upstream was removed";
-
-/// A refusal: status and message.
-pub(crate) type Refused = (StatusCode, String);
 
 /// Checks that the balancing of an upstream allows a test.
 ///
@@ -266,7 +264,7 @@ impl StressRuns {
     ///
     /// # Errors
     /// Returns an error if no test was started.
-    pub(crate) fn show(&self, upstream: &str) -> Result<Value, Refused> {
+    pub(crate) fn show(&self, upstream: &str) -> Result<Value, RefusedCall> {
         let runs = self.runs();
         let run = runs.get(upstream).ok_or_else(|| none(upstream, "no stress test"))?;
         Ok(run.report())
@@ -276,7 +274,7 @@ impl StressRuns {
     ///
     /// # Errors
     /// Returns an error if none is running.
-    pub(crate) fn stop(&self, upstream: &str) -> Result<Value, Refused> {
+    pub(crate) fn stop(&self, upstream: &str) -> Result<Value, RefusedCall> {
         let runs = self.runs();
         let run = runs.get(upstream).filter(|run| run.is_running());
         let run = run.ok_or_else(|| none(upstream, "no running stress test"))?;
@@ -296,15 +294,15 @@ impl StressRuns {
         targets: Targets,
         live: &Arc<Live>,
         in_force: impl InForceNow + Send + Sync + 'static,
-    ) -> Result<Value, Refused> {
+    ) -> Result<Value, RefusedCall> {
         let mut runs = self.runs();
         if runs.get(upstream).is_some_and(|run| run.is_running()) {
             let message = format!("a stress test of {upstream} is running; stop it first");
-            return Err((StatusCode::CONFLICT, message));
+            return Err(RefusedCall::new(StatusCode::CONFLICT, message));
         }
         if runs.values().filter(|run| run.is_running()).count() >= RUNNING_MAX {
             let message = format!("{RUNNING_MAX} stress tests are running, the maximum; stop one first");
-            return Err((StatusCode::CONFLICT, message));
+            return Err(RefusedCall::new(StatusCode::CONFLICT, message));
         }
         let (nodes, began) = (plan.nodes.clone(), Instant::now());
         let run = Arc::new(Run {
@@ -334,8 +332,8 @@ impl StressRuns {
     }
 }
 
-fn none(upstream: &str, what: &str) -> Refused {
-    (StatusCode::NOT_FOUND, format!("{upstream} has {what}"))
+fn none(upstream: &str, what: &str) -> RefusedCall {
+    RefusedCall::new(StatusCode::NOT_FOUND, format!("{upstream} has {what}"))
 }
 
 #[cfg(test)]

@@ -45,10 +45,10 @@ impl World {
         }
     }
 
-    fn start(&self, body: &Value) -> Result<Value, Refused> {
-        let refused = |message| (StatusCode::BAD_REQUEST, message);
-        let plan = StressPlan::read(Some(body)).map_err(refused)?;
-        let targets = Targets::find("upstreams/1", Arc::clone(&self.cell), &plan).map_err(refused)?;
+    fn start(&self, body: &Value) -> Result<Value, RefusedCall> {
+        let plan = StressPlan::read(Some(body)).map_err(RefusedCall::bad)?;
+        let targets =
+            Targets::find("upstreams/1", Arc::clone(&self.cell), &plan).map_err(RefusedCall::bad)?;
         let in_force = Arc::clone(&self.in_force);
         let in_force = move |_: &str| {
             let cell = in_force.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -103,7 +103,7 @@ async fn operators_stop_it_and_may_start_another() {
     world.start(&plan()).expect("a test");
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     assert_eq!(world.shares(), [3_000, 3_000, 0]);
-    let (status, message) = world.start(&plan()).expect_err("one is running");
+    let RefusedCall { status, message } = world.start(&plan()).expect_err("one is running");
     assert_eq!((status, message.contains("is running")), (StatusCode::CONFLICT, true), "{message}");
     assert_eq!(world.runs.stop("upstreams/1").expect("a test")["share_percent"], 0);
     assert_eq!(world.ended().await, "an operator has stopped the test");
@@ -143,7 +143,7 @@ async fn changed_upstream_ends_it() {
 #[tokio::test(start_paused = true)]
 async fn tests_without_valid_nodes_are_refused() {
     let world = World::new();
-    let refused = |body: Value| world.start(&body).expect_err("a refusal").1;
+    let refused = |body: Value| world.start(&body).expect_err("a refusal").message;
     assert!(refused(json!({"nodes": ["10.0.0.9:80"]})).contains("upstreams/1 has no node 10.0.0.9:80"));
     let all = json!({"nodes": ["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"]});
     assert!(refused(all).contains("needs a usable node outside of the test"));

@@ -25,6 +25,7 @@ use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 
 pub(crate) use self::masks::Masks;
+use crate::operators::refused_call::RefusedCall;
 use crate::serving::publisher::Publisher;
 
 /// The longest time without a line to a reader, so that one that has left is noticed.
@@ -59,13 +60,13 @@ impl Tapping {
     /// Opens a tap, as the arguments of a query wish it; the body ends with it.
     ///
     /// # Errors
-    /// Returns an error, a status and a sentence, if there is no place or an argument is no good.
-    pub(crate) fn open(self: &Arc<Tapping>, arguments: &[(String, String)]) -> Result<Body, Refused> {
-        let wish = self.wish(arguments).map_err(|message| (StatusCode::BAD_REQUEST, message))?;
+    /// Returns an error if as many taps are open as may be, or an argument is invalid.
+    pub(crate) fn open(self: &Arc<Tapping>, arguments: &[(String, String)]) -> Result<Body, RefusedCall> {
+        let wish = self.wish(arguments).map_err(RefusedCall::bad)?;
         let most = usize::from(self.settings.taps);
         let reader = self.board.open(wish.clone(), self.settings.queue as usize, most).ok_or_else(|| {
             let message = format!("{most} taps are open, the maximum: end one, or raise `tap.taps`");
-            (StatusCode::TOO_MANY_REQUESTS, message)
+            RefusedCall::new(StatusCode::TOO_MANY_REQUESTS, message)
         })?;
         tracing::info!(?wish, "an operator started a tap");
         // One line at most waits here: others wait where they are counted, within the limits there.
@@ -193,9 +194,6 @@ impl Tapping {
         masks
     }
 }
-
-/// Why there is no tap.
-pub(crate) type Refused = (StatusCode, String);
 
 type Line = Result<Bytes, std::convert::Infallible>;
 

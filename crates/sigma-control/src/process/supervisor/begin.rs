@@ -190,7 +190,7 @@ impl Supervisor {
         let members = Arc::new(Members::new(&settings, store.as_ref(), hostname, &publisher, counters));
         let purges = Purges::of(&settings, plugins.node.part(Zones::default), store.as_ref(), asking);
         let (publishing, stored) = (Arc::clone(&publisher), store.clone());
-        let running = Running::new(&inheritance, live, publishing, stored, (members, purges), tell);
+        let running = Running::new(&inheritance, live, publishing, stored, members, purges, tell);
         let running = Arc::new(running.with_documents(follower.clone()));
         // Before anything accepts traffic: a client that sees the gateway up may query its status.
         let entrances = Arc::new(Entrances::new(Arc::clone(&before.sockets)));

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use instant_acme::{Account, AccountCredentials, CertificateIdentifier, ExternalAccountKey, NewAccount};
 use rustls_pki_types::Der;
 use sigma_config::resources::AcmeChallenge;
-use sigma_net::tls::certificate;
+use sigma_net::tls::certificate::{self, Validity};
 use sigma_net::tls::pem::Pair;
 
 use super::client::Caller;
@@ -106,7 +106,7 @@ impl Keeper {
             let one = CertificateSpec::on_demand(name, &self.ordered.settings);
             let (at, _) = self.due(&one, now);
             let validity = self.records.get(&one.ssl).and_then(Record::validity);
-            match validity.is_some_and(|(_, to)| to > now) || at <= now {
+            match validity.is_some_and(|validity| validity.not_after > now) || at <= now {
                 true => wanted.push(one),
                 // It has failed, and is not tried by itself.
                 false => name_of(&one.ssl).into_iter().for_each(|name| on_demand.refuse(name, at)),
@@ -122,7 +122,7 @@ impl Keeper {
         let is_over = |record: &&Record| {
             record.not_before.saturating_add(DAY) < now
                 && name_of(&record.ssl).is_some_and(|name| !on_demand.has(name))
-                && record.validity().is_none_or(|(_, to)| to.saturating_add(DAY) < now)
+                && record.validity().is_none_or(|validity| validity.not_after.saturating_add(DAY) < now)
         };
         let over: Vec<String> =
             self.records.values().filter(is_over).map(|record| record.ssl.clone()).collect();
@@ -193,10 +193,10 @@ impl Keeper {
             false => now,
         };
         let validity = record.validity();
-        let (Some((_, to)), true) = (validity, wanted.is_met_by(record, directory)) else {
+        let (Some(validity), true) = (validity, wanted.is_met_by(record, directory)) else {
             return (attempt, Task::Order);
         };
-        let renewal = record.renew_at.min(to).max(attempt);
+        let renewal = record.renew_at.min(validity.not_after).max(attempt);
         if record.ask_at < renewal && record.failures == 0 {
             return (record.ask_at, Task::Ask);
         }
@@ -244,10 +244,11 @@ impl Keeper {
         record.directory.clone_from(&self.ordered.settings.directory);
         (record.tried_names, record.tried_directory) = (record.names.clone(), record.directory.clone());
         (record.cert, record.key) = (cert, key.as_str().into());
-        let validity = record.validity().unwrap_or((now, now));
+        let validity = record.validity().unwrap_or(Validity { not_before: now, not_after: now });
         record.renew_at = schedule::renewal(validity, None, fastrand::f64());
         record.ask_at = now;
-        tracing::info!(ssl = wanted.ssl, names = ?wanted.names, not_after = validity.1, "a certificate was issued");
+        let not_after = validity.not_after;
+        tracing::info!(ssl = wanted.ssl, names = ?wanted.names, not_after, "a certificate was issued");
         self.ordered.put(&wanted.ssl, pair);
         record
     }
@@ -325,7 +326,7 @@ impl Keeper {
             match account.renewal_info(&identity).await {
                 Ok((info, pause)) => {
                     let suggested = info.suggested_window;
-                    window = Some((suggested.start.unix_timestamp(), suggested.end.unix_timestamp()));
+                    window = Some(suggested.start.unix_timestamp()..=suggested.end.unix_timestamp());
                     again = i64::try_from(pause.as_secs()).ok();
                 }
                 Err(error) => tracing::debug!(ssl, %error, "the authority does not suggest a time to renew"),
@@ -334,7 +335,7 @@ impl Keeper {
         record.ask_at = now + schedule::asked_again(again);
         if let (Some(window), Some(validity)) = (window, record.validity())
             // A moment that was chosen before stays as long as the authority suggests it.
-            && !(window.0..=window.1).contains(&record.renew_at)
+            && !window.contains(&record.renew_at)
         {
             record.renew_at = schedule::renewal(validity, Some(window), fastrand::f64());
         }
@@ -391,7 +392,7 @@ impl Keeper {
     fn tell(&self, wanted: &[CertificateSpec], ordering: Option<&str>, now: i64) {
         let standing = |wanted: &CertificateSpec| {
             let record = self.records.get(&wanted.ssl);
-            let not_after = record.and_then(Record::validity).map(|(_, to)| to);
+            let not_after = record.and_then(Record::validity).map(|validity| validity.not_after);
             let failures = record.map_or(0, |record| record.failures);
             let state = match not_after {
                 _ if ordering == Some(&wanted.ssl) => "ordering",
@@ -441,7 +442,7 @@ mod tests {
     use crate::serving::acme::kept::Folder;
 
     /// 2024-01-01 and 2024-04-01.
-    const LIFE: (i64, i64) = (1_704_067_200, 1_711_929_600);
+    const LIFE: Validity = Validity { not_before: 1_704_067_200, not_after: 1_711_929_600 };
 
     fn wanted(names: &[&str]) -> CertificateSpec {
         CertificateSpec {
@@ -464,7 +465,11 @@ mod tests {
         params.not_after = rcgen::date_time_ymd(2024, 4, 1);
         let cert = params.self_signed(&key).unwrap().pem();
         let pair = Pair::parse(&cert, &key.serialize_pem(), None).unwrap();
-        with(None).succeeded(&wanted(&["a.test"]), Issued { cert, key: key.serialize_pem(), pair }, LIFE.0)
+        with(None).succeeded(
+            &wanted(&["a.test"]),
+            Issued { cert, key: key.serialize_pem(), pair },
+            LIFE.not_before,
+        )
     }
 
     #[test]
@@ -476,25 +481,25 @@ mod tests {
         check(None, &one, 7, (7, Task::Order));
         let new = issued();
         assert_eq!(new.validity(), Some(LIFE));
-        assert!((LIFE.0 + 60 * 86_400..LIFE.1).contains(&new.renew_at), "{}", new.renew_at);
-        check(Some(new.clone()), &one, LIFE.0 + 5, (LIFE.0, Task::Ask));
+        assert!((LIFE.not_before + 60 * 86_400..LIFE.not_after).contains(&new.renew_at), "{}", new.renew_at);
+        check(Some(new.clone()), &one, LIFE.not_before + 5, (LIFE.not_before, Task::Ask));
         let mut asked = new.clone();
         asked.ask_at = asked.renew_at + 1;
-        check(Some(asked.clone()), &one, LIFE.0 + 5, (asked.renew_at, Task::Order));
+        check(Some(asked.clone()), &one, LIFE.not_before + 5, (asked.renew_at, Task::Order));
         // Other names, another key and another authority are another certificate.
         check(Some(asked.clone()), &wanted(&["a.test", "b.test"]), 9, (9, Task::Order));
         let rsa = CertificateSpec { key_type: CertificateKey::Rsa2048, ..one.clone() };
-        check(Some(asked.clone()), &rsa, LIFE.0, (0, Task::Order));
+        check(Some(asked.clone()), &rsa, LIFE.not_before, (0, Task::Order));
         let elsewhere = Record { directory: "https://other".to_owned(), ..asked.clone() };
-        check(Some(elsewhere), &one, LIFE.0, (0, Task::Order));
+        check(Some(elsewhere), &one, LIFE.not_before, (0, Task::Order));
         // A renewal that failed waits, and one that makes no sense is made before the certificate ends.
         let failed = Record { failures: 3, not_before: asked.renew_at + 900, ..asked.clone() };
         check(Some(failed), &one, asked.renew_at, (asked.renew_at + 900, Task::Order));
         check(
             Some(Record { renew_at: i64::MAX, ask_at: i64::MAX, ..asked }),
             &one,
-            LIFE.0,
-            (LIFE.1, Task::Order),
+            LIFE.not_before,
+            (LIFE.not_after, Task::Order),
         );
         // An attempt that failed for these names waits; for others it need not.
         let mut refused = Record::new("1");

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sigma_config::resources::CertificateKey;
 use sigma_discovery::kept_file;
-use sigma_net::tls::certificate;
+use sigma_net::tls::certificate::{self, Validity};
 use sigma_net::tls::pem::{Pair, parse_chain};
 use sigma_schema::Confidential;
 
@@ -70,11 +70,10 @@ impl Record {
         self.tried_names == wanted.names && self.tried_directory == directory
     }
 
-    /// When the certificate is valid, in Unix seconds.
-    pub(super) fn validity(&self) -> Option<(i64, i64)> {
+    /// Returns the validity of the certificate.
+    pub(super) fn validity(&self) -> Option<Validity> {
         let chain = parse_chain(&self.cert).ok()?;
-        let validity = certificate::validity(chain.first()?)?;
-        Some((validity.not_before, validity.not_after))
+        certificate::validity(chain.first()?)
     }
 }
 

@@ -1,6 +1,9 @@
 //! When something is due. Time and chance are arguments.
 
+use std::ops::RangeInclusive;
+
 use sigma_config::acme::Acme;
+use sigma_net::tls::certificate::Validity;
 
 /// Of the life of a certificate, how much passes before it is renewed at the earliest, and at the latest.
 const RENEWED_FROM: f64 = 2.0 / 3.0;
@@ -28,14 +31,16 @@ pub(super) fn pause(settings: &Acme, failures: u32, asked: Option<i64>, chance: 
 /// When a certificate is renewed that is valid in this time. `window` is what its authority suggests (RFC
 /// 9773 §4.2): a moment in it is chosen by chance. A window that ends after the certificate, or before it
 /// begins, is ignored.
-pub(super) fn renewal(validity: (i64, i64), window: Option<(i64, i64)>, chance: f64) -> i64 {
-    let (from, to) = validity;
-    let within = |part: f64, (start, end): (i64, i64)| {
+pub(super) fn renewal(validity: Validity, window: Option<RangeInclusive<i64>>, chance: f64) -> i64 {
+    let Validity { not_before, not_after } = validity;
+    let within = |part: f64, start: i64, end: i64| {
         start + (end.saturating_sub(start).max(0) as f64 * part).round() as i64
     };
     match window {
-        Some(window) if window.0 <= window.1 && window.1 < to => within(chance, window),
-        _ => within(RENEWED_FROM + (RENEWED_BY - RENEWED_FROM) * chance, (from, to)),
+        Some(window) if !window.is_empty() && *window.end() < not_after => {
+            within(chance, *window.start(), *window.end())
+        }
+        _ => within(RENEWED_FROM + (RENEWED_BY - RENEWED_FROM) * chance, not_before, not_after),
     }
 }
 
@@ -87,8 +92,11 @@ mod tests {
 
     #[test]
     fn a_certificate_is_renewed_within_its_life() {
-        let check = |validity, window, chance, expected| {
-            assert_eq!(renewal(validity, window, chance), expected, "{validity:?} {window:?} {chance}");
+        let check = |(not_before, not_after), window: Option<(i64, i64)>, chance, expected| {
+            let (validity, window) =
+                (Validity { not_before, not_after }, window.map(|(start, end)| start..=end));
+            let renewal = renewal(validity, window.clone(), chance);
+            assert_eq!(renewal, expected, "{validity:?} {window:?} {chance}");
         };
         check((0, 90 * DAY), None, 0.0, 60 * DAY);
         check((0, 90 * DAY), None, 1.0, 64 * DAY + DAY / 2);
@@ -102,7 +110,7 @@ mod tests {
         check((0, 90 * DAY), Some((i64::MIN, i64::MAX)), 0.0, 60 * DAY);
         check((5, 5), None, 0.7, 5);
         for chance in [0.0, 0.3, 0.999] {
-            assert!(renewal((100, 200), None, chance) < 200);
+            assert!(renewal(Validity { not_before: 100, not_after: 200 }, None, chance) < 200);
         }
     }
 
