@@ -69,7 +69,8 @@ pub(super) async fn one(client: &Client, past: Past, version: u64, form: Option<
 pub(super) async fn difference(
     client: &Client,
     past: Past,
-    (from, to): (u64, u64),
+    from: u64,
+    to: u64,
     form: Option<Form>,
 ) -> Result<ExitCode> {
     let found = past.ask(client, &format!("history/{from}/diff/{to}"), &[]).await?;

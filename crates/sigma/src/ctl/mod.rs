@@ -305,7 +305,7 @@ async fn run(ctl: Ctl) -> Result<ExitCode> {
             let [from, to] = versions[..] else {
                 bail!("name two versions, as `sigma ctl history` lists them")
             };
-            return history::difference(&client, past, (from, to), form).await;
+            return history::difference(&client, past, from, to, form).await;
         }
         Verb::History { version: Some(version), past, .. } => {
             history::one(&client, past, version, form).await?;
