@@ -121,7 +121,7 @@ impl OutboundCall<'_> {
             let in_flight = attempts.begin(&node);
             let mut decision = Decision::NextNode;
             let link_ms = attempts.link_ms(&node);
-            let result = self.attempt(upstream, (&node, link_ms), &mut head, &mut decision).await;
+            let result = self.attempt(upstream, &node, link_ms, &mut head, &mut decision).await;
             in_flight.end(Outcome { latency_ms: None, now_ms: deadline::now_ms() });
             match result {
                 Ok(answer) => {
@@ -142,7 +142,8 @@ impl OutboundCall<'_> {
     async fn attempt(
         &self,
         upstream: &Upstream,
-        (node, link_ms): (&Endpoint, Option<NonZeroU32>),
+        node: &Endpoint,
+        link_ms: Option<NonZeroU32>,
         head: &mut RequestHead,
         decision: &mut Decision,
     ) -> Result<ServiceResponse, Fault> {

@@ -166,7 +166,7 @@ impl Compiler {
         let geography = sources.geography.clone();
         let mut task = self.task(config, &sessions, sources.reborrow());
         let challenges = task.sources.ordered.and_then(CertificateSource::challenges);
-        let formats = formats(&config.settings, &mut task.failures);
+        let (access_format, stream_format) = formats(&config.settings, &mut task.failures);
         let listeners = task.compile_listeners();
         let residents = task.residents(self.state.snapshot.as_deref());
         let compiled = task.compile_all(&self.state);
@@ -184,7 +184,7 @@ impl Compiler {
             residents: Arc::new(residents),
             router: Router::with_scripts(config.settings.router.http, self.roster.scripts().cloned()),
             bridges: self.roster.kinds().filter_map(|kind| kind.bridge()).collect(),
-            ..empty(config, formats)
+            ..empty(config, access_format, stream_format)
         };
         state.place_all(&mut snapshot, config);
         let snapshot = Arc::new(snapshot);
@@ -428,7 +428,8 @@ fn is_private(key: &str) -> bool {
 /// Returns a snapshot that serves nothing yet.
 fn empty(
     config: &Config,
-    (access_format, stream_format): (Option<Arc<AccessFormat>>, Option<Arc<AccessFormat>>),
+    access_format: Option<Arc<AccessFormat>>,
+    stream_format: Option<Arc<AccessFormat>>,
 ) -> Snapshot {
     Snapshot {
         revision: 0,

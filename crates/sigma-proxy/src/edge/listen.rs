@@ -371,7 +371,7 @@ async fn serve_admitted(
     if admitted.stream.tls().is_some_and(|facts| facts.alpn.as_deref() == Some(b"h2")) {
         let Admitted { stream, early, origin, .. } = admitted;
         let info = ConnectionInfo::new(origin, &stream);
-        Box::pin(multiplexed_over_tcp(entered, (stream, early), info, open, alternative)).await;
+        Box::pin(multiplexed_over_tcp(entered, stream, early, info, open, alternative)).await;
     } else {
         Box::pin(serve(entered, admitted, open, alternative)).await;
     }
@@ -438,7 +438,8 @@ async fn converse(mut http1: Box<Http1Connection>) {
         }
         if server.may_be_preface() && Box::pin(server.is_preface()).await {
             let Http1Connection { server, info, entered, open } = *http1;
-            return Box::pin(multiplexed_over_tcp(entered, server.into_parts(), info, open, None)).await;
+            let (stream, early) = server.into_parts();
+            return Box::pin(multiplexed_over_tcp(entered, stream, early, info, open, None)).await;
         }
         // Boxed, so that an idle connection's task does not hold room for an exchange.
         let mut exchange = Box::pin(exchange(&mut http1));

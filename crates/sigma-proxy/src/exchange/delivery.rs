@@ -188,7 +188,8 @@ impl Delivery {
         &mut self,
         down: &mut Downstream<'_>,
         ctx: &mut Context,
-        (length, date): (BodyLength, &[u8; 29]),
+        length: BodyLength,
+        date: &[u8; 29],
         hold: Hold,
     ) {
         match hold == Hold::WhereAsked && self.filters.iter().any(|filter| filter.holds_head()) {

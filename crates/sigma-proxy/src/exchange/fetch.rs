@@ -38,7 +38,8 @@ impl Exchange<'_, '_> {
         plan: &Plan<'_>,
         node: &Endpoint,
         connection: InUse,
-        (fill, own): (Fill, LocalReply),
+        fill: Fill,
+        own: LocalReply,
     ) -> Ended {
         let fetch = Fetch {
             view: Rc::clone(&self.view),

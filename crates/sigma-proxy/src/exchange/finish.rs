@@ -73,11 +73,11 @@ impl Exchange<'_, '_> {
         let client = self.client_addr();
         let marks = Marks { route: route.map(|facts| &**facts), consumer, client, status: ctx.record.status };
         let (text, at_ms) = (PeerText::of(client), worker.clock.borrow().unix_ms());
-        let about = || (at_ms, String::from_utf8_lossy(text.as_bytes()).into_owned());
+        let client = || String::from_utf8_lossy(text.as_bytes()).into_owned();
         worker.taps.show(
             &marks,
             || worker.local.random(),
-            |wish| TappedExchange::of(ctx, route.cloned(), about(), wish),
+            |wish| TappedExchange::of(ctx, route.cloned(), at_ms, client(), wish),
         );
     }
 

@@ -280,7 +280,7 @@ impl Exchange<'_, '_> {
             self.send_head(&mut connection, terms);
             if let Some(hedging) = self.hedging(plan) {
                 // Boxed, as few exchanges have any.
-                match Box::pin(self.hedge(plan, node, connection, (hedging, state))).await? {
+                match Box::pin(self.hedge(plan, node, connection, hedging, state)).await? {
                     Raced::First(first) => connection = first,
                     Raced::Ended(Ended::Anew) => continue,
                     Raced::Ended(ended) => return Ok(ended),
@@ -304,7 +304,10 @@ impl Exchange<'_, '_> {
                     }
                     return Ok(ended);
                 }
-                Ok(Ended::Apart(both)) => return Ok(self.fetch(plan, node, connection, *both)),
+                Ok(Ended::Apart(both)) => {
+                    let (fill, own) = *both;
+                    return Ok(self.fetch(plan, node, connection, fill, own));
+                }
                 Ok(Ended::Anew) => continue,
                 Ok(ended) => {
                     self.scratch.ctx.record.carried(connection.carried());
@@ -428,8 +431,9 @@ impl Exchange<'_, '_> {
         } = *self.scratch;
         let method = ctx.request.method;
         body.rewind(ctx);
-        let timeouts = (plan.timeouts(), &settings.timeouts);
-        let mut transfer = Transfer::begin(&mut self.down, connection, timeouts, has_body);
+        let timeouts = plan.timeouts();
+        let mut transfer =
+            Transfer::begin(&mut self.down, connection, timeouts, &settings.timeouts, has_body);
         if has_body && ctx.request.headers.has(HeaderId::Expect) {
             transfer.await_invitation(body);
         }
@@ -474,7 +478,7 @@ impl Exchange<'_, '_> {
         response_head::prepare(head, &plan.view.snapshot);
         let length = answer_length(transfer.up.body_length(), ctx);
         ctx.has_response_body = !length.is_empty();
-        if let Some(ended) = cache::answered(turn, ctx, (length, state.request_sent), self.worker) {
+        if let Some(ended) = cache::answered(turn, ctx, length, state.request_sent, self.worker) {
             return Ok(ended);
         }
         // After the cache: it is about this exchange alone.
@@ -493,12 +497,7 @@ impl Exchange<'_, '_> {
         proxy_status::tell_timing(&mut ctx.response.headers, &ctx.record, settings);
         let filters = cache::kept_first(ctx, filters);
         let mut delivery = Delivery::new(filters, transfer.up.body_length());
-        delivery.begin(
-            transfer.down,
-            ctx,
-            (length, self.worker.clock.borrow().http_date()),
-            Hold::WhereAsked,
-        );
+        delivery.begin(transfer.down, ctx, length, self.worker.clock.borrow().http_date(), Hold::WhereAsked);
         let result = poll_fn(|task| {
             let polled = transfer.poll_body(task, &mut delivery, ctx, body);
             if polled.is_pending()

@@ -63,9 +63,10 @@ impl Exchange<'_, '_> {
         plan: &Plan<'_>,
         node: &Endpoint,
         mut connection: InUse,
-        (hedging, state): (Hedging, &mut State<'_>),
+        hedging: Hedging,
+        state: &mut State<'_>,
     ) -> Result<Raced, Fault> {
-        match self.race(plan, node, &mut connection, (hedging, state)).await? {
+        match self.race(plan, node, &mut connection, hedging, state).await? {
             None => Ok(Raced::First(connection)),
             Some(second) => {
                 drop(connection);
@@ -79,7 +80,8 @@ impl Exchange<'_, '_> {
         plan: &'p Plan<'_>,
         node: &Endpoint,
         connection: &mut InUse,
-        (hedging, state): (Hedging, &mut State<'_>),
+        hedging: Hedging,
+        state: &mut State<'_>,
     ) -> Result<Option<Second<'p>>, Fault> {
         let upstream_state = &plan.attempts.upstream_state;
         let began = hedging.percentile().map(|percentile| (percentile, Host.uptime()));
@@ -89,7 +91,7 @@ impl Exchange<'_, '_> {
         patience.set(plan.timeouts().read_ms);
         let mut timer = Box::pin(tokio::time::sleep(delay));
         let first = poll_fn(|task| {
-            if let Poll::Ready(ended) = self.poll_first(task, connection, None, (limits, &patience)) {
+            if let Poll::Ready(ended) = self.poll_first(task, connection, None, limits, &patience) {
                 return Poll::Ready(ended);
             }
             // Its caller sees the end.
@@ -100,7 +102,7 @@ impl Exchange<'_, '_> {
         });
         let mut second = None;
         if let First::TimeOver = first.await? {
-            second = self.ask_second(plan, node, (connection, &patience), state).await?;
+            second = self.ask_second(plan, node, connection, &patience, state).await?;
         }
         if let Some((percentile, began)) = began {
             // If the second was first, the first would have taken longer: the time is a lower bound.
@@ -114,7 +116,8 @@ impl Exchange<'_, '_> {
         &mut self,
         plan: &'p Plan<'_>,
         node: &Endpoint,
-        (connection, patience): (&mut InUse, &Deadline),
+        connection: &mut InUse,
+        patience: &Deadline,
         state: &mut State<'_>,
     ) -> Result<Option<Second<'p>>, Fault> {
         let Some(other) = plan.attempts.pick_second(node) else { return Ok(None) };
@@ -138,7 +141,7 @@ impl Exchange<'_, '_> {
                 let worker = self.worker;
                 let mut dial = Box::pin(worker.connect(&target));
                 let dialled = poll_fn(|task| {
-                    match self.poll_first(task, connection, None, (limits, patience)) {
+                    match self.poll_first(task, connection, None, limits, patience) {
                         Poll::Ready(ended) => Poll::Ready(ended.map(|_| None)),
                         // If it cannot be sent, the first attempt continues.
                         Poll::Pending => dial.as_mut().poll(task).map(|dialled| Ok(dialled.ok())),
@@ -153,7 +156,7 @@ impl Exchange<'_, '_> {
         self.send_head(&mut dialled, terms);
         let drain = &self.worker.drain;
         let first =
-            poll_fn(|task| match self.poll_first(task, connection, Some(&mut dialled), (limits, patience)) {
+            poll_fn(|task| match self.poll_first(task, connection, Some(&mut dialled), limits, patience) {
                 Poll::Pending => state.poll_try_over(drain, task).map(|_| Ok(First::Theirs)),
                 ready => ready,
             });
@@ -175,7 +178,8 @@ impl Exchange<'_, '_> {
         task: &mut task::Context<'_>,
         first: &mut InUse,
         second: Option<&mut InUse>,
-        (limits, patience): (&HeadLimits, &Deadline),
+        limits: &HeadLimits,
+        patience: &Deadline,
     ) -> Poll<Result<First, Fault>> {
         if self.down.poll_departure(task).is_ready() {
             return Poll::Ready(Err(client_gone()));
@@ -216,7 +220,10 @@ impl Exchange<'_, '_> {
                 }
                 Ok(if matches!(ended, Ended::Whole) { Ended::Spent } else { ended })
             }
-            Ok(Ended::Apart(both)) => Ok(self.fetch(plan, &node, connection, *both)),
+            Ok(Ended::Apart(both)) => {
+                let (fill, own) = *both;
+                Ok(self.fetch(plan, &node, connection, fill, own))
+            }
             ended => ended,
         };
         state.answered_by(node);

@@ -111,7 +111,8 @@ fn run_until_stop<'e>(
     from: usize,
     phase: Phase,
     guards: Guards,
-    (ctx, env): (&mut Context, &Env<'_>),
+    ctx: &mut Context,
+    env: &Env<'_>,
 ) -> Option<Stop> {
     // Not a loop: an iterator over several chains is fastest with internal iteration.
     entries.enumerate().skip(from).find_map(|(number, entry)| {
@@ -159,7 +160,7 @@ impl Exchange<'_, '_> {
         let (ctx, env) = (&mut self.scratch.ctx, self.worker.env(&self.view));
         let entries = chains(&self.view, self.stage.route_number(), merged.as_deref())
             .flat_map(|chain| chain.phase(phase));
-        run_until_stop(entries, next, phase, guards, (ctx, &env))
+        run_until_stop(entries, next, phase, guards, ctx, &env)
     }
 
     /// Executes the step of a hook, and continues with the hooks after it.
@@ -247,7 +248,7 @@ impl Exchange<'_, '_> {
         let mut next = 0;
         loop {
             let (ctx, env) = (&mut self.scratch.ctx, self.worker.env(view));
-            let Some(stop) = run_until_stop(entries.iter(), next, phase, Guards::InOrder, (ctx, &env)) else {
+            let Some(stop) = run_until_stop(entries.iter(), next, phase, Guards::InOrder, ctx, &env) else {
                 return Ok(None);
             };
             next = stop.next;

@@ -235,7 +235,7 @@ impl Exchange<'_, '_> {
         let timeouts = &view.snapshot.settings.timeouts;
         let mut delivery = Delivery::new(filters, BodyLength::Streamed);
         let hold = if self.scratch.is_refused { Hold::Never } else { Hold::WhereAsked };
-        delivery.begin(&mut self.down, ctx, (length, self.worker.clock.borrow().http_date()), hold);
+        delivery.begin(&mut self.down, ctx, length, self.worker.clock.borrow().http_date(), hold);
         let mut transfer = Transfer::own(&mut self.down, &mut body, timeouts);
         let (mut leave, worker) = (Leave::default(), self.worker);
         let delivered = poll_fn(|task| {

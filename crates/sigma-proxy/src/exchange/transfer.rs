@@ -325,7 +325,8 @@ impl<'t, 'c> Transfer<'t, 'c, Connection> {
     pub(super) fn begin(
         down: &'t mut Client<'c>,
         up: &'t mut Connection,
-        (timeouts, settings): (&'t Timeouts, &'t settings::Timeouts),
+        timeouts: &'t Timeouts,
+        settings: &'t settings::Timeouts,
         has_body: bool,
     ) -> Transfer<'t, 'c, Connection> {
         let upload = if has_body { Upload::Running } else { Upload::Done };

@@ -80,11 +80,10 @@ impl<'c> Client<'c> {
         self.agreed.then(|| Box::new(OpenSocket::new(self.counters, self.opened_by())))
     }
 
-    /// Returns its counters: all opened ones, and those that are open now.
-    fn opened_by(&self) -> (Counter, Counter) {
+    fn opened_by(&self) -> SocketCounters {
         match self.down.upgrades_by_connect() {
-            false => (Counter::WebsocketsByUpgrade, Counter::WebsocketsByUpgradeActive),
-            true => (Counter::WebsocketsByConnect, Counter::WebsocketsByConnectActive),
+            false => SocketCounters::BY_UPGRADE,
+            true => SocketCounters::BY_CONNECT,
         }
     }
 }
@@ -109,6 +108,22 @@ fn opens_websocket(head: &ResponseHead) -> bool {
     head.status == 101 && protocol.is_some_and(|name| name.trim_ascii().eq_ignore_ascii_case(b"websocket"))
 }
 
+/// The counters of WebSockets that were opened in one way.
+#[derive(Clone, Copy)]
+struct SocketCounters {
+    /// Counts all of them.
+    opened: Counter,
+    /// Counts those that are open now.
+    active: Counter,
+}
+
+impl SocketCounters {
+    const BY_UPGRADE: SocketCounters =
+        SocketCounters { opened: Counter::WebsocketsByUpgrade, active: Counter::WebsocketsByUpgradeActive };
+    const BY_CONNECT: SocketCounters =
+        SocketCounters { opened: Counter::WebsocketsByConnect, active: Counter::WebsocketsByConnectActive };
+}
+
 /// A WebSocket that is open as long as this lives.
 pub(super) struct OpenSocket<'c> {
     counters: &'c WorkerCounters,
@@ -118,7 +133,8 @@ pub(super) struct OpenSocket<'c> {
 }
 
 impl<'c> OpenSocket<'c> {
-    fn new(counters: &'c WorkerCounters, (opened, active): (Counter, Counter)) -> OpenSocket<'c> {
+    fn new(counters: &'c WorkerCounters, of: SocketCounters) -> OpenSocket<'c> {
+        let SocketCounters { opened, active } = of;
         counters.add(opened, 1);
         counters.add(active, 1);
         let [to_node, to_client] = [Sender::Client, Sender::Server].map(Direction::new);
@@ -264,8 +280,7 @@ mod tests {
     #[test]
     fn a_websocket_is_open_until_it_is_dropped() {
         let counters = WorkerCounters::default();
-        let kinds = (Counter::WebsocketsByConnect, Counter::WebsocketsByConnectActive);
-        let open = |_| OpenSocket::new(&counters, kinds);
+        let open = |_| OpenSocket::new(&counters, SocketCounters::BY_CONNECT);
         let [mut first, mut second] = [0, 1].map(open);
         let piece = |bytes: usize| Chunk::copy_of(&[0x81; 5][..bytes]);
         assert_eq!(first.pass(Sender::Client, piece(3)).len(), 3);

@@ -54,6 +54,13 @@ impl Deref for Counting {
     }
 }
 
+/// An upstream, and its number in the snapshot.
+#[derive(Clone, Copy)]
+pub(super) struct NumberedUpstream<'u> {
+    pub(super) number: u32,
+    pub(super) upstream: &'u Arc<Upstream>,
+}
+
 impl Flow<'_> {
     /// Finds a node that accepts the session of the client `down`, and connects to it. A fallback of the
     /// upstream's breaker is used if `may_fall_back` is set.
@@ -61,16 +68,18 @@ impl Flow<'_> {
         &mut self,
         down: &mut Stream,
         view: &View,
-        (number, upstream): (u32, &Arc<Upstream>),
+        of: NumberedUpstream<'_>,
         may_fall_back: bool,
     ) -> Result<(Stream, Hold), End> {
+        let NumberedUpstream { number, upstream } = of;
         let timeouts = &view.snapshot.settings.timeouts;
         let mut passage = match self.begin_passage(number, upstream) {
             Ok(passage) => passage,
             Err(fault) if !may_fall_back => return Err(fault.into()),
             Err(fault) => {
                 let (number, other) = fallback(view, upstream, fault)?;
-                return Box::pin(self.find(down, view, (number, &other), false)).await;
+                let of = NumberedUpstream { number, upstream: &other };
+                return Box::pin(self.find(down, view, of, false)).await;
             }
         };
         if let Some(passage) = &mut passage {

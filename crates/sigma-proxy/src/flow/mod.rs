@@ -33,7 +33,7 @@ use sigma_plugin::{Entry, FlowPlugin, Session};
 use crate::edge::connection::Origin;
 use crate::snapshot::edge::ListenerOptions;
 use crate::worker::{Entered, Worker};
-use carriage::{Hold, Stopped};
+use carriage::{Hold, NumberedUpstream, Stopped};
 use filters::Filters;
 use guarded::dismiss;
 use relay::Relay;
@@ -119,7 +119,8 @@ impl<'w> Flow<'w> {
         let view = self.worker.view();
         let (mut down, route) = self.enter(stream, &view, &listener).await?;
         let (number, upstream) = self.upstream(&view, &route)?;
-        match self.find(&mut down, &view, (number, &upstream), true).await {
+        let of = NumberedUpstream { number, upstream: &upstream };
+        match self.find(&mut down, &view, of, true).await {
             Ok((up, hold)) => {
                 let (early, paces) = (std::mem::take(&mut self.session.early), self.session.paces.take());
                 Ok((Relay::new(down, up, early, paces).filtered(self.filters()), hold))

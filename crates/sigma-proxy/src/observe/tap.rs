@@ -152,7 +152,8 @@ impl TappedExchange {
     pub(crate) fn of(
         ctx: &Context,
         route: Option<Arc<RouteFacts>>,
-        (at_ms, client): (u64, String),
+        at_ms: u64,
+        client: String,
         wish: &TapWish,
     ) -> Box<TappedExchange> {
         let Context { request: head, response, record, .. } = ctx;
@@ -436,7 +437,7 @@ mod tests {
         let facts = RouteFacts::default();
         let ctx = Context::default();
         let see =
-            || taps.show(&marks(&facts), || 0, |wish| TappedExchange::of(&ctx, None, (0, "c".into()), wish));
+            || taps.show(&marks(&facts), || 0, |wish| TappedExchange::of(&ctx, None, 0, "c".into(), wish));
         (0..5).for_each(|_| see());
         let next = async |reader: &mut TapReader| reader.next().await.expect("news");
         for _ in 0..2 {
@@ -473,7 +474,7 @@ mod tests {
             taps.show(
                 &marks(&facts),
                 || number,
-                |wish| TappedExchange::of(&ctx, None, (0, String::new()), wish),
+                |wish| TappedExchange::of(&ctx, None, 0, String::new(), wish),
             );
         }
         let seen = std::iter::from_fn(|| reader.news.try_recv().ok()).count();

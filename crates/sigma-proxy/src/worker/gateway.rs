@@ -27,8 +27,8 @@ use crate::edge::listen::{accept_loop, quic};
 use crate::edge::quic_state::QuicShared;
 use crate::flow::udp::{Hall, Passing, go_on, receive_loop};
 use crate::snapshot::Snapshot;
-use crate::worker::Worker;
 use crate::worker::inheritance::{BindError, Bound, Inheritance, Listeners};
+use crate::worker::{Worker, WorkerParts};
 
 /// How long workers may take to give their sessions away.
 const PASSING: Duration = Duration::from_secs(1);
@@ -157,7 +157,7 @@ impl Gateway {
         for (number, listeners) in listeners.into_iter().enumerate() {
             let cpu = (!cpus.is_empty()).then(|| cpus[number % cpus.len()]);
             let handle = gateway
-                .spawn_worker(number, cpu, &snapshot, (listeners, receiving))
+                .spawn_worker(number, cpu, &snapshot, listeners, receiving)
                 .map_err(|source| BindError::new(format!("worker {number}"), None, source))?;
             gateway.workers.push(handle);
         }
@@ -169,7 +169,8 @@ impl Gateway {
         number: usize,
         cpu: Option<usize>,
         snapshot: &Arc<Snapshot>,
-        listeners: (Listeners, Receiving),
+        listeners: Listeners,
+        receiving: Receiving,
     ) -> io::Result<WorkerHandle> {
         let (orders, inbox) = latest();
         let counters = Arc::clone(&self.inheritance.counters()[number]);
@@ -177,7 +178,7 @@ impl Gateway {
         let (snapshot, health) = (Arc::clone(snapshot), self.inheritance.health().clone());
         let seed = (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(std::process::id());
         let node = Arc::clone(self.inheritance.node());
-        let watchers = (self.inheritance.live().clone(), self.inheritance.taps().orders());
+        let (live, taps) = (self.inheritance.live().clone(), self.inheritance.taps().orders());
         let (name, io) = (format!("sigma-worker-{number}"), io_of(&snapshot.settings));
         let is_filtered = snapshot.settings.process.sandbox == Sandbox::Full;
         let workers = self.inheritance.counters().len();
@@ -185,9 +186,10 @@ impl Gateway {
         QuicShared::of(&node).set_workers(workers);
         let thread = sigma_net::worker::spawn(name, cpu, io, is_filtered, move || async move {
             let local = Local::new(number, seed).among(workers);
-            let worker = Worker::new(snapshot, counters, log, health, (node, local), watchers, seed);
+            let parts = WorkerParts { snapshot, counters, log, health, node, local, live, taps, seed };
+            let worker = Worker::new(parts);
             worker.datagrams.admission.set_share(datagram_share);
-            run(worker, inbox, listeners).await;
+            run(worker, inbox, listeners, receiving).await;
         })?;
         Ok(WorkerHandle { orders, thread })
     }
@@ -336,11 +338,7 @@ fn sink(log: Option<&LogWriter>, snapshot: &Snapshot, counters: &Arc<WorkerCount
 }
 
 /// Runs a worker: follows orders until it is drained.
-async fn run(
-    worker: Rc<Worker>,
-    mut inbox: Taker<Orders>,
-    (mut listeners, receiving): (Listeners, Receiving),
-) {
+async fn run(worker: Rc<Worker>, mut inbox: Taker<Orders>, mut listeners: Listeners, receiving: Receiving) {
     worker.tick(0);
     let waking = Rc::downgrade(&worker);
     deadline::when_roused(move || {

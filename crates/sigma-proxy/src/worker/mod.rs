@@ -194,6 +194,22 @@ pub(crate) struct Worker {
     pub(crate) released: Notify,
 }
 
+/// The parts that a worker gets from the gateway.
+pub(crate) struct WorkerParts {
+    pub(crate) snapshot: Arc<Snapshot>,
+    pub(crate) counters: Arc<WorkerCounters>,
+    pub(crate) log: Option<LogSink>,
+    pub(crate) health: HealthReporter,
+    /// The data of plugins that all workers share.
+    pub(crate) node: Arc<Node>,
+    /// The data of plugins on this worker alone.
+    pub(crate) local: Local,
+    pub(crate) live: LiveReporter,
+    pub(crate) taps: TapOrders,
+    /// Begins its random numbers.
+    pub(crate) seed: u64,
+}
+
 /// A connection that is counted until its task ends, with a panic too.
 pub(crate) struct Entered(pub(crate) Rc<Worker>);
 
@@ -204,15 +220,8 @@ impl Drop for Entered {
 }
 
 impl Worker {
-    pub(crate) fn new(
-        snapshot: Arc<Snapshot>,
-        counters: Arc<WorkerCounters>,
-        log: Option<LogSink>,
-        health: HealthReporter,
-        plugins: (Arc<Node>, Local),
-        (live, taps): (LiveReporter, TapOrders),
-        seed: u64,
-    ) -> Rc<Worker> {
+    pub(crate) fn new(parts: WorkerParts) -> Rc<Worker> {
+        let WorkerParts { snapshot, counters, log, health, node, local, live, taps, seed } = parts;
         set_buffer_size(&snapshot);
         counters.set_revision(snapshot.revision);
         let handshakes = Handshakes::new(handshakes_max(&snapshot));
@@ -221,13 +230,13 @@ impl Worker {
             handshakes: RefCell::new(Rc::new(handshakes)),
             view: RefCell::new(Rc::new(View::new(snapshot))),
             upstreams: RefCell::default(),
-            own_name: plugins.0.part(OwnName::default),
-            addresses: plugins.0.part(Addresses::default),
-            strain: Strain::new(plugins.0.part(Pressure::default)),
+            own_name: node.part(OwnName::default),
+            addresses: node.part(Addresses::default),
+            strain: Strain::new(node.part(Pressure::default)),
             budget: Budget::default(),
-            caches: Caches::new(&plugins.0),
-            node: plugins.0,
-            local: Rc::new(plugins.1),
+            caches: Caches::new(&node),
+            node,
+            local: Rc::new(local),
             pools: RefCell::new(Pools::new(Arc::clone(&counters))),
             counters,
             clock: RefCell::new(Clock::new(0)),

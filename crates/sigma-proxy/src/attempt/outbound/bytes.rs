@@ -40,7 +40,7 @@ impl OutboundBytesCall<'_> {
             let in_flight = attempts.begin(&node);
             let mut decision = Decision::NextNode;
             let link_ms = attempts.link_ms(&node);
-            let result = self.attempt(upstream, (&node, link_ms), &mut decision).await;
+            let result = self.attempt(upstream, &node, link_ms, &mut decision).await;
             in_flight.end(Outcome { latency_ms: None, now_ms: deadline::now_ms() });
             match result {
                 Ok(bytes) => {
@@ -61,7 +61,8 @@ impl OutboundBytesCall<'_> {
     async fn attempt(
         &self,
         upstream: &Upstream,
-        (node, link_ms): (&Endpoint, Option<NonZeroU32>),
+        node: &Endpoint,
+        link_ms: Option<NonZeroU32>,
         decision: &mut Decision,
     ) -> Result<Vec<u8>, Fault> {
         let demands = Demands {

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use sigma_config::{ParseOptions, resources};
 use sigma_http::Chunk;
 use sigma_net::{Peer, Stream};
-use sigma_observe::counters::WorkerCounters;
 use sigma_plugin::{Local, Roster};
 use sigma_schema::Problem;
 use sigma_upstream::endpoint::{EndpointSet, Location, UpstreamCell, plan_nodes};
@@ -20,7 +19,7 @@ use crate::compile::{Compiler, EndpointSource, NoFiles, NoSecrets, Sources};
 use crate::edge::admit::Admitted;
 use crate::edge::connection::Origin;
 use crate::snapshot::Snapshot;
-use crate::worker::Worker;
+use crate::worker::{Worker, WorkerParts};
 
 /// A connection that a worker has accepted, until it ends.
 pub(super) fn accepted(worker: &Rc<Worker>, open: &Open, stream: Stream) -> impl Future<Output = ()> + use<> {
@@ -36,16 +35,17 @@ pub(super) fn accepted(worker: &Rc<Worker>, open: &Open, stream: Stream) -> impl
 /// A worker that serves by a snapshot.
 pub(super) fn serving(snapshot: Arc<Snapshot>, seed: u64) -> Rc<Worker> {
     let (health, _) = passive_channel(1);
-    let plugins = (Arc::default(), Local::new(0, seed));
-    Worker::new(
+    Worker::new(WorkerParts {
         snapshot,
-        Arc::new(WorkerCounters::default()),
-        None,
+        counters: Arc::default(),
+        log: None,
         health,
-        plugins,
-        Default::default(),
+        node: Arc::default(),
+        local: Local::new(0, seed),
+        live: Default::default(),
+        taps: Default::default(),
         seed,
-    )
+    })
 }
 
 /// The snapshot of a configuration in YAML.

@@ -39,7 +39,8 @@ enum Incoming {
 /// responses.
 pub(super) async fn multiplexed_over_tcp(
     entered: Entered,
-    (stream, early): (Stream, Chunk),
+    stream: Stream,
+    early: Chunk,
     info: ConnectionInfo,
     open: Rc<Cell<bool>>,
     alternative: Option<Box<str>>,

@@ -85,12 +85,7 @@ pub(super) fn tell_asked(rule: &CacheRule, asked: NodeReport, ctx: &mut Context)
 }
 
 /// Reports a cache hit.
-pub(super) fn tell_hit(
-    rule: &CacheRule,
-    status: Status,
-    (freshness, now): (&Freshness, u64),
-    ctx: &mut Context,
-) {
+pub(super) fn tell_hit(rule: &CacheRule, status: Status, freshness: &Freshness, now: u64, ctx: &mut Context) {
     tell_reused(freshness, now, ctx);
     tell(rule, status, ctx, || {
         let left = i64::from(freshness.lifetime).saturating_sub_unsigned(freshness.age(now));

@@ -221,7 +221,7 @@ impl Exchange<'_, '_> {
         let ctx = &mut self.scratch.ctx;
         let wanted = RequestedPart::of(stored, &ctx.request.headers, ctx.request.method);
         let own = present(&turn.wish.rule, stored, wanted, ctx);
-        tell_hit(&turn.wish.rule, status, (&stored.freshness, now), ctx);
+        tell_hit(&turn.wish.rule, status, &stored.freshness, now, ctx);
         own
     }
 
@@ -387,12 +387,7 @@ impl Turn {
     }
 
     /// Returns the result of the attempt, as [`answered`] does.
-    fn answered(
-        &mut self,
-        ctx: &mut Context,
-        (length, is_sent): (BodyLength, bool),
-        now: u64,
-    ) -> Option<Ended> {
+    fn answered(&mut self, ctx: &mut Context, length: BodyLength, is_sent: bool, now: u64) -> Option<Ended> {
         if let Some(of) = self.slice.take()
             && let Taken::Ended(ended) = self.take_slice(of, ctx, length, now)
         {
@@ -561,11 +556,12 @@ impl Turn {
 pub(super) fn answered(
     turn: &mut Option<Box<Turn>>,
     ctx: &mut Context,
-    (length, is_sent): (BodyLength, bool),
+    length: BodyLength,
+    is_sent: bool,
     worker: &Worker,
 ) -> Option<Ended> {
     let now = worker.clock.borrow().unix_ms() / 1000;
-    turn.as_mut()?.answered(ctx, (length, is_sent), now)
+    turn.as_mut()?.answered(ctx, length, is_sent, now)
 }
 
 /// Puts the storing filter before the filters of a response, if it is to be stored.

@@ -36,7 +36,8 @@ impl Parts {
     /// Returns the parts of `whole` bytes from `read`, with the media type `media_type` if it is known, and their
     /// total size with heads.
     pub(super) fn of(
-        (whole, read): (u64, &dyn Fn(ByteRange) -> Box<dyn BodySource>),
+        whole: u64,
+        read: &dyn Fn(ByteRange) -> Box<dyn BodySource>,
         ranges: &[ByteRange],
         media_type: Option<&[u8]>,
         boundary: &str,
@@ -120,7 +121,7 @@ mod tests {
         let read =
             |range: ByteRange| -> Box<dyn BodySource> { Box::new(body.read(range.start, range.length())) };
         let check = |media_type: Option<&[u8]>, expected: &str| {
-            let (mut parts, length) = Parts::of((10, &read), &[range(1, 2), range(8, 9)], media_type, "B");
+            let (mut parts, length) = Parts::of(10, &read, &[range(1, 2), range(8, 9)], media_type, "B");
             let (mut all, mut task) = (Vec::new(), Context::from_waker(Waker::noop()));
             while let Poll::Ready(Ok(Some(piece))) = parts.poll_piece(&mut task) {
                 all.extend_from_slice(&piece);

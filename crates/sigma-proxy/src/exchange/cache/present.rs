@@ -53,15 +53,11 @@ impl RequestedPart {
         if stored.status != 200 {
             return RequestedPart::Whole;
         }
-        RequestedPart::of_whole((&stored.headers, stored.body.length()), asked, method)
+        RequestedPart::of_whole(&stored.headers, stored.body.length(), asked, method)
     }
 
     /// Returns the part that it wants of this number of bytes with these fields.
-    pub(super) fn of_whole(
-        (headers, whole): (&Headers, u64),
-        asked: &Headers,
-        method: Method,
-    ) -> RequestedPart {
+    pub(super) fn of_whole(headers: &Headers, whole: u64, asked: &Headers, method: Method) -> RequestedPart {
         let validators = Validators::of(headers);
         if validators.judge(asked) == Outcome::NotModified {
             return RequestedPart::Nothing;
@@ -95,12 +91,13 @@ pub(super) fn present(
     head.start(stored.status);
     head.headers.copy_from(&stored.headers);
     hide(rule, &mut head.headers);
-    present_of((stored.body.length(), &read), wanted, ctx)
+    present_of(stored.body.length(), &read, wanted, ctx)
 }
 
 /// The same with the head already set, for `whole` bytes from `read`.
 pub(super) fn present_of(
-    (whole, read): (u64, &dyn Fn(ByteRange) -> Box<dyn BodySource>),
+    whole: u64,
+    read: &dyn Fn(ByteRange) -> Box<dyn BodySource>,
     wanted: RequestedPart,
     ctx: &mut Context,
 ) -> LocalReply {
@@ -117,7 +114,7 @@ pub(super) fn present_of(
             head.status = 206;
             let boundary = boundary();
             let media_type = head.headers.find(b"Content-Type").map(<[u8]>::to_vec);
-            let (parts, length) = Parts::of((whole, read), &ranges, media_type.as_deref(), &boundary);
+            let (parts, length) = Parts::of(whole, read, &ranges, media_type.as_deref(), &boundary);
             head.headers
                 .replace("Content-Type", format!("multipart/byteranges; boundary={boundary}").as_bytes());
             several = Some(parts);

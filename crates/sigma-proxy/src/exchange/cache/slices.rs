@@ -31,7 +31,7 @@ use crate::exchange::delivery::OwnBody;
 use crate::exchange::local_reply::LocalReply;
 use crate::exchange::plan::Ended;
 use crate::exchange::transfer::client_gone;
-use reader::{Assembly, Trouble};
+use reader::{Assembly, FirstSlice, Trouble};
 pub(super) use slice_request::SliceRequest;
 
 /// How often a look-up is repeated if the node's version has changed, or other requests were faster.
@@ -263,7 +263,7 @@ impl Turn {
             Some(table) => table,
             None => self.begin_table(&of, version, &draft, now),
         };
-        let Some(fill) = self.fill_slice(&of, &table, (ctx, draft), length, now) else {
+        let Some(fill) = self.fill_slice(&of, &table, ctx, draft, length, now) else {
             return Some(match of.is_aside {
                 true => self.drop_aside(now),
                 false => self.ask_plainly(&of, ctx),
@@ -277,7 +277,8 @@ impl Turn {
             ctx.keeper = Some(fill.filter());
             return None;
         }
-        let assembly = Assembly::new(Rc::clone(&of.slice_request), table, (of.number, shared));
+        let first = FirstSlice { number: of.number, stored: shared };
+        let assembly = Assembly::new(Rc::clone(&of.slice_request), table, first);
         let own = assembly.present(ctx);
         tell_asked(&self.wish.rule, NodeReport { is_stored: true, ..self.as_asked() }, ctx);
         Some(Ended::Apart(Box::new((fill, own))))
@@ -326,7 +327,8 @@ impl Turn {
         &mut self,
         of: &OfSlice,
         table: &SliceTable,
-        (ctx, slice): (&Context, Stored),
+        ctx: &Context,
+        slice: Stored,
         length: BodyLength,
         now: u64,
     ) -> Option<(Fill, Arc<Stored>)> {
@@ -379,7 +381,7 @@ impl OfSlice {
     pub(super) fn present(&self, slice: &Stored, ctx: &mut Context) -> LocalReply {
         match &self.table {
             Some(table) if !self.is_aside => {
-                let first = (self.number, Arc::new(slice.clone()));
+                let first = FirstSlice { number: self.number, stored: Arc::new(slice.clone()) };
                 Assembly::new(Rc::clone(&self.slice_request), table.clone(), first).present(ctx)
             }
             _ => nothing(),
@@ -463,7 +465,8 @@ impl Exchange<'_, '_> {
             zone.purge(&slice_request.table_key());
             return Ok(Outcome::Again);
         }
-        let assembly = Assembly::new(Rc::clone(&slice_request), table, (number, Arc::clone(&stored)));
+        let first = FirstSlice { number, stored: Arc::clone(&stored) };
+        let assembly = Assembly::new(Rc::clone(&slice_request), table, first);
         let missing = match self.await_missing(&assembly).await? {
             Ok(missing) => missing,
             Err(Trouble::Changed) => return Ok(Outcome::Again),
@@ -479,7 +482,7 @@ impl Exchange<'_, '_> {
                 NodeReport { status, why, answered: None, is_stored: missing, is_collapsed: collapsed };
             tell_asked(&wish.rule, told, ctx);
         } else {
-            tell_hit(&wish.rule, status, (&stored.freshness, now), ctx);
+            tell_hit(&wish.rule, status, &stored.freshness, now, ctx);
         }
         self.send_own(own).await.map(|()| Outcome::Answered)
     }

@@ -86,7 +86,7 @@ pub(crate) fn go_on(worker: &Rc<Worker>, hall: &Rc<Hall>, Passing { session, soc
     (session.client, session.transport) = (client, Transport::Udp);
     session.traffic = Arc::clone(&hall.traffic);
     let since_ms = deadline::now_ms().saturating_sub(quiet_ms);
-    let seat = Rc::new(Seat::going_on(way, place, route.udp, (asked, answered), since_ms));
+    let seat = Rc::new(Seat::going_on(way, place, route.udp, asked, answered, since_ms));
     hall.table.borrow_mut().insert(&seat);
     let reached = Some(Box::new(Reached { addr, socket: Rc::new(socket) }));
     let opened = Box::new(Opened { session, origin, route, reached });

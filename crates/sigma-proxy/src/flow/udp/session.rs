@@ -27,6 +27,7 @@ use crate::attempt::target;
 use crate::edge::connection::Origin;
 use crate::edge::datagrams::Complaint;
 use crate::edge::withdrawal::Withdrawal;
+use crate::flow::carriage::NumberedUpstream;
 use crate::flow::guarded::fallback;
 use crate::flow::{Active, End, Flow, ms_since, now};
 use crate::snapshot::Upstream;
@@ -148,7 +149,8 @@ impl Flow<'_> {
         }
         let (number, upstream) = self.upstream(&view, &route)?;
         drop(route);
-        self.carry_datagrams(hall, seat, view, (number, &upstream), reached, true).await
+        let of = NumberedUpstream { number, upstream: &upstream };
+        self.carry_datagrams(hall, seat, view, of, reached, true).await
     }
 
     /// Finds a node and carries the session; all counts are right when it ends. A fallback of the upstream's breaker
@@ -158,10 +160,11 @@ impl Flow<'_> {
         hall: &Hall,
         seat: &Seat,
         view: Rc<View>,
-        (number, upstream): (u32, &Arc<Upstream>),
+        of: NumberedUpstream<'_>,
         mut reached: Option<Box<Reached>>,
         may_fall_back: bool,
     ) -> Result<(), End> {
+        let NumberedUpstream { number, upstream } = of;
         takes_datagrams(upstream)?;
         let mut passage = match self.begin_passage(number, upstream) {
             Ok(passage) => passage,
@@ -169,7 +172,8 @@ impl Flow<'_> {
             Err(fault) if !may_fall_back || reached.is_some() => return Err(fault.into()),
             Err(fault) => {
                 let (number, other) = fallback(&view, upstream, fault)?;
-                return Box::pin(self.carry_datagrams(hall, seat, view, (number, &other), None, false)).await;
+                let of = NumberedUpstream { number, upstream: &other };
+                return Box::pin(self.carry_datagrams(hall, seat, view, of, None, false)).await;
             }
         };
         if let Some(passage) = &mut passage {

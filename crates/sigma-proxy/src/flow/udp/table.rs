@@ -99,7 +99,7 @@ struct State {
 
 impl Seat {
     pub(super) fn new(way: DatagramAddresses, place: SessionSlot, rules: StreamUdp, now_ms: u64) -> Seat {
-        Seat::going_on(way, place, rules, (0, 0), now_ms)
+        Seat::going_on(way, place, rules, 0, 0, now_ms)
     }
 
     /// Returns a session of which so many datagrams of the client and of the node have passed, the last of them at
@@ -108,7 +108,8 @@ impl Seat {
         way: DatagramAddresses,
         place: SessionSlot,
         rules: StreamUdp,
-        (asked, answered): (u64, u64),
+        asked: u64,
+        answered: u64,
         active_ms: u64,
     ) -> Seat {
         if answered > 0 {
@@ -396,7 +397,7 @@ mod tests {
     #[test]
     fn a_session_passes_when_nothing_of_it_waits() {
         let (way, rules) = (seat(None, None).way, StreamUdp { responses: Some(1), requests: None });
-        let (seat, room) = (Seat::going_on(way, place(), rules, (3, 2), 5), Rc::default());
+        let (seat, room) = (Seat::going_on(way, place(), rules, 3, 2, 5), Rc::default());
         assert_eq!((seat.is_owed(), seat.is_over(), seat.quiet_ms(9)), (true, false, 4));
         assert!(seat.standing().is_none(), "it has no node");
         assert!(!seat.starts_over(), "there is nothing to start with");

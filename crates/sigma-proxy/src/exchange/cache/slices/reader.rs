@@ -27,19 +27,21 @@ pub(super) enum Trouble {
     Failed,
 }
 
+/// A slice that is there when the others are requested.
+pub(super) struct FirstSlice {
+    pub(super) number: u64,
+    pub(super) stored: Arc<Stored>,
+}
+
 /// Slices of one version, at least one of which is there.
 pub(super) struct Assembly {
     slice_request: Rc<SliceRequest>,
     table: SliceTable,
-    first: RefCell<Option<(u64, Arc<Stored>)>>,
+    first: RefCell<Option<FirstSlice>>,
 }
 
 impl Assembly {
-    pub(super) fn new(
-        slice_request: Rc<SliceRequest>,
-        table: SliceTable,
-        first: (u64, Arc<Stored>),
-    ) -> Rc<Assembly> {
+    pub(super) fn new(slice_request: Rc<SliceRequest>, table: SliceTable, first: FirstSlice) -> Rc<Assembly> {
         Rc::new(Assembly { slice_request, table, first: RefCell::new(Some(first)) })
     }
 
@@ -48,8 +50,8 @@ impl Assembly {
         let total = self.table.version.total;
         let head = &mut ctx.response;
         head.start(200);
-        if let Some((_, first)) = &*self.first.borrow() {
-            head.headers.copy_from(&first.headers);
+        if let Some(first) = &*self.first.borrow() {
+            head.headers.copy_from(&first.stored.headers);
         }
         head.headers.remove_name(b"Content-Range");
         let wanted = self.slice_request.wanted(&head.headers, total);
@@ -65,16 +67,16 @@ impl Assembly {
                 ahead: None,
             })
         };
-        present_of((total, &read), wanted, ctx)
+        present_of(total, &read, wanted, ctx)
     }
 
     /// Returns the first and last wanted slice of each range.
     fn wanted(&self) -> Vec<(u64, u64)> {
         let first = self.first.borrow();
-        let Some((_, first)) = &*first else { return Vec::new() };
+        let Some(first) = &*first else { return Vec::new() };
         let total = self.table.version.total;
         let all = ByteRange { start: 0, end: total.saturating_sub(1) };
-        let ranges = match self.slice_request.wanted(&first.headers, total) {
+        let ranges = match self.slice_request.wanted(&first.stored.headers, total) {
             RequestedPart::Whole => vec![all],
             RequestedPart::Part(part) => vec![part],
             RequestedPart::Parts(parts) => parts,
@@ -88,7 +90,7 @@ impl Assembly {
     pub(super) fn first_missing(&self, now: u64) -> Option<u64> {
         let (zone, rule) = (&self.slice_request.zone, &self.slice_request.wish.rule);
         let is_there = |number: u64| {
-            if self.first.borrow().as_ref().is_some_and(|(first, _)| *first == number) {
+            if self.first.borrow().as_ref().is_some_and(|first| first.number == number) {
                 return true;
             }
             let key = slice_key(&self.slice_request.wish.key, self.table.id, number);
@@ -196,8 +198,8 @@ struct SliceReader {
 impl SliceReader {
     fn begin(&mut self) -> Ahead {
         let mut first = self.assembly.first.borrow_mut();
-        match first.take_if(|(number, _)| *number == self.next) {
-            Some((_, stored)) => Ahead::There(Ok(stored)),
+        match first.take_if(|first| first.number == self.next) {
+            Some(first) => Ahead::There(Ok(first.stored)),
             None => Ahead::Coming(Box::pin(Rc::clone(&self.assembly).obtain(self.next))),
         }
     }

@@ -210,6 +210,6 @@ impl SliceRequest {
 
     /// Returns the part that the request wants of this number of bytes with these fields.
     pub(super) fn wanted(&self, headers: &Headers, total: u64) -> RequestedPart {
-        RequestedPart::of_whole((headers, total), self.asked(), Method::Get)
+        RequestedPart::of_whole(headers, total, self.asked(), Method::Get)
     }
 }
