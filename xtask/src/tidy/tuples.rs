@@ -1,32 +1,22 @@
 //! Parameters that are tuples: their parts have no names at the call.
 
-use std::collections::BTreeMap;
-
+use super::Finding;
 use super::source::{Function, Source};
-use super::{Finding, at_most};
 
 const RULE: &str = "no tuple parameters";
 
-/// The tuple parameters that are left in each crate. A number may only fall.
-const AT_MOST: &[(&str, usize)] = &[
-];
-
-/// Counts the tuple parameters of the functions that ship, for each crate.
+/// Finds the tuple parameters of the functions that ship.
 pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
-    let mut found: BTreeMap<&str, Vec<Finding>> = BTreeMap::new();
-    for (folder, _) in AT_MOST {
-        found.entry(folder).or_default();
-    }
+    let mut findings = Vec::new();
     for source in sources {
-        let Some((end, _)) = source.path.match_indices('/').nth(1) else { continue };
         for function in source.functions() {
-            let remedy = format!("give `{}` a struct, or a parameter for each part", function.name);
             let count = tuples(&source.code[function.line..function.line + function.length], &function);
-            let findings = (0..count).map(|_| Finding::at(RULE, &source.path, function.line, remedy.clone()));
-            found.entry(&source.path[..end]).or_default().extend(findings);
+            let remedy = format!("give `{}` a struct, or a parameter for each part", function.name);
+            let finding = || Finding::at(RULE, &source.path, function.line, remedy.clone());
+            findings.extend(std::iter::repeat_with(finding).take(count));
         }
     }
-    found.into_iter().flat_map(|(folder, found)| at_most(RULE, AT_MOST, folder, found)).collect()
+    findings
 }
 
 /// Returns the number of tuple parameters of a function, whose code is in these lines.
