@@ -6,6 +6,7 @@
 mod health_page;
 mod history;
 mod profiles;
+mod stress;
 #[cfg(test)]
 mod tests;
 
@@ -189,8 +190,8 @@ pub fn router(state: ControlState) -> Router {
         .route("/v1/nodes", get(nodes))
         .route("/v1/nodes/{type}/{id}", get(nodes_of))
         .route("/v1/nodes/{type}/{id}/{node}", put(set_node_state))
-        .route("/v1/stress", get(stress_tests))
-        .route("/v1/stress/{type}/{id}", get(stress_test).post(start_stress).delete(stop_stress))
+        .route("/v1/stress", get(stress::all))
+        .route("/v1/stress/{type}/{id}", get(stress::show).post(stress::start).delete(stress::stop))
         .route("/v1/routes", get(|state| list(state, Kind::Route)))
         .route("/v1/services", get(|state| list(state, Kind::Service)))
         .route("/v1/upstreams", get(|state| list(state, Kind::Upstream)))
@@ -429,36 +430,6 @@ async fn set_node_state(
         Ok(set) => found(&set),
         Err(refused) => refusal(refused.status, refused.message),
     }
-}
-
-/// Responds with the report of a stress test, or with a refusal.
-fn stressed(state: &ControlState, call: StressCall<'_>, status: StatusCode) -> Response {
-    match state.inspect.stress(call) {
-        Ok(report) => answer(status, &report),
-        Err(refused) => refusal(refused.status, refused.message),
-    }
-}
-
-async fn stress_tests(State(state): Control) -> Response {
-    stressed(&state, StressCall::List, StatusCode::OK)
-}
-
-async fn stress_test(State(state): Control, Path((section, id)): Path<(String, String)>) -> Response {
-    stressed(&state, StressCall::Show(&format!("{section}/{id}")), StatusCode::OK)
-}
-
-async fn start_stress(
-    State(state): Control,
-    Path((section, id)): Path<(String, String)>,
-    body: Bytes,
-) -> Response {
-    let body: Option<Value> = serde_json::from_slice(&body).ok();
-    let call = &format!("{section}/{id}");
-    stressed(&state, StressCall::Start(call, body.as_ref()), StatusCode::ACCEPTED)
-}
-
-async fn stop_stress(State(state): Control, Path((section, id)): Path<(String, String)>) -> Response {
-    stressed(&state, StressCall::Stop(&format!("{section}/{id}")), StatusCode::OK)
 }
 
 async fn list(State(state): Control, kind: Kind) -> Response {
