@@ -306,6 +306,11 @@ impl ClientStream {
     fn fail(&mut self, cut: Cut) -> Fault {
         tracing::debug!(?cut, "a request to a node failed");
         let lost = self.connection.common.connection.lost();
+        if lost.is_some() {
+            self.connection.read_last_frames();
+            let is_excluded = self.halves.as_ref().is_some_and(|halves| halves.running.is_excluded.get());
+            self.unprocessed |= is_excluded && !self.answered;
+        }
         let fault = match (cut, lost) {
             (Cut::Broken(broken), _) if broken.code == ErrorCode::EXCESSIVE_LOAD => {
                 Fault::new(FaultKind::ResponseHeadTooLarge, broken.reason)

@@ -222,13 +222,15 @@ impl Common {
         !(is_revoked || self.connection.is_unread_revoked())
     }
 
-    /// Ends the exchanges that a leaving peer does not process.
-    pub(super) fn exclude_from(&self, first: u64) {
+    /// Ends the exchanges that a leaving peer does not process. Returns true if the peer is leaving.
+    pub(super) fn exclude_by_goaway(&self) -> bool {
+        let Some(first) = self.look(Codec::peer_goaway) else { return false };
         for running in self.exchanges.borrow().iter().flatten() {
             if running.id >= first && !running.is_excluded.replace(true) {
                 running.wake();
             }
         }
+        true
     }
 
     /// Passes changed priorities to their exchanges.

@@ -23,6 +23,13 @@ use super::server::Incoming;
 /// How long a client may take to acknowledge the last responses.
 const LEAVE_MS: u64 = 2_000;
 
+/// How long a client has at least to receive the last GOAWAY before the connection closes: the close drops what was not
+/// acknowledged, and the client would not know that a request on its way was not processed.
+const TOLD_MS: u64 = 100;
+
+/// The same in round trips: time for a GOAWAY that was lost once.
+const TOLD_ROUND_TRIPS: u32 = 3;
+
 /// The limits of a client's connection.
 #[derive(Debug, Clone, Copy)]
 pub struct SessionLimits {
@@ -63,6 +70,8 @@ enum Wait {
     Exchanges,
     /// The round trip after the first GOAWAY
     Announced,
+    /// The round trips after the last GOAWAY
+    Told,
     /// The acknowledgement of the last responses
     Leaving,
 }
@@ -78,6 +87,8 @@ pub struct Session {
     limits: SessionLimits,
     deadline: Deadline,
     wait: Wait,
+    /// The client has had time to receive the last GOAWAY.
+    is_told: bool,
     /// The revocations of accounts that were handled.
     revocations: u64,
 }
@@ -97,6 +108,7 @@ impl Session {
             limits,
             deadline,
             wait: Wait::First,
+            is_told: false,
             revocations: held::revocations(),
         }
     }
@@ -199,7 +211,7 @@ impl Session {
 
     /// Returns true if the client knows the first excluded request, and no request is left.
     fn is_done(&self) -> bool {
-        self.common.look(Codec::has_left) && self.common.active() == 0 && self.pending.is_empty()
+        self.is_told && self.common.active() == 0 && self.pending.is_empty()
     }
 
     /// Handles the end of a wait.
@@ -226,9 +238,16 @@ impl Session {
                 self.wait = Wait::Exchanges;
             }
             Wait::Announced => self.common.drive(Codec::leave_at_last),
+            Wait::Told => self.is_told = true,
             Wait::Leaving => self.common.connection.close(ErrorCode::NO_ERROR.0, ""),
             Wait::Exchanges => {}
         }
+    }
+
+    /// Returns the time of this number of round trips.
+    fn round_trips_ms(&self, number: u32) -> u64 {
+        let time = self.common.connection.rtt().saturating_mul(number);
+        u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
     }
 
     /// Ready when the time limit of the current wait has ended.
@@ -241,6 +260,7 @@ impl Session {
             _ if is_leaving && !has_left => Wait::Announced,
             Some(since_ms) => Wait::Head(since_ms),
             None if self.common.active() > 0 => Wait::Exchanges,
+            None if has_left && !self.is_told => Wait::Told,
             None if has_left => Wait::Leaving,
             None if begun == 0 => Wait::First,
             None => Wait::Idle,
@@ -254,9 +274,9 @@ impl Session {
                     self.deadline.set(limits.head_ms.saturating_sub(spent).max(1));
                 }
                 Wait::Idle => self.deadline.set(limits.idle_ms),
-                Wait::Announced => {
-                    let rtt = self.common.connection.rtt().as_millis();
-                    self.deadline.set(u64::try_from(rtt).unwrap_or(LEAVE_MS).clamp(1, LEAVE_MS));
+                Wait::Announced => self.deadline.set(self.round_trips_ms(1).clamp(1, LEAVE_MS)),
+                Wait::Told => {
+                    self.deadline.set(self.round_trips_ms(TOLD_ROUND_TRIPS).clamp(TOLD_MS, LEAVE_MS));
                 }
                 Wait::Leaving => self.deadline.set(LEAVE_MS),
                 Wait::Exchanges => self.deadline.clear(),

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use sigma_buffer::held::Account;
 use sigma_http::h1::HeadLimits;
-use sigma_http::h3::{Broken, Codec, Config, ErrorCode, FloodLimits, Role, Scope};
+use sigma_http::h3::{Broken, Config, ErrorCode, FloodLimits, Role, Scope};
 use sigma_net::Deadline;
 use sigma_net::quic::{Connection, Dir, RecvStream, SendStream};
 
@@ -42,6 +42,7 @@ type OnRoom = Box<dyn Fn()>;
 /// A connection with room for several exchanges.
 pub struct SharedConnection {
     pub(super) common: Rc<Common>,
+    control: Rc<RefCell<Control>>,
     streams_max: u32,
     active: Cell<u32>,
     /// Requests begun so far.
@@ -66,8 +67,10 @@ impl SharedConnection {
     /// the connection is dropped.
     pub fn open(connection: Connection, limits: &SharedLimits) -> Rc<SharedConnection> {
         let common = Common::new(connection, config(limits), Account::default());
+        let control = Rc::new(RefCell::new(Control::default()));
         let shared = Rc::new(SharedConnection {
             common: Rc::clone(&common),
+            control: Rc::clone(&control),
             streams_max: limits.streams,
             active: Cell::new(0),
             begun: Cell::new(0),
@@ -77,7 +80,7 @@ impl SharedConnection {
             on_room: RefCell::default(),
         });
         let silence = Silence::new(limits.silence_ms);
-        tokio::task::spawn_local(drive(common, Rc::downgrade(&shared), silence));
+        tokio::task::spawn_local(drive(common, control, Rc::downgrade(&shared), silence));
         shared
     }
 
@@ -162,6 +165,15 @@ impl SharedConnection {
         self.active.set(self.active.get() - 1);
     }
 
+    /// Reads the frames that had arrived when the connection ended: the driver may see a GOAWAY only after a request
+    /// sees the end.
+    pub(super) fn read_last_frames(&self) {
+        let mut cx = Context::from_waker(Waker::noop());
+        // The connection has ended: a broken rule changes nothing.
+        let _ = poll_control(&mut cx, &self.common, &mut self.control.borrow_mut());
+        self.common.exclude_by_goaway();
+    }
+
     /// Returns true if it accepts no more requests.
     pub(super) fn is_retired(&self) -> bool {
         self.retired.get()
@@ -221,18 +233,21 @@ impl Drop for SharedConnection {
 }
 
 /// Drives a connection until it ends, or until all its users have dropped it and its requests have ended.
-async fn drive(common: Rc<Common>, shared: Weak<SharedConnection>, mut silence: Silence) {
-    let mut control = Control::default();
+async fn drive(
+    common: Rc<Common>,
+    control: Rc<RefCell<Control>>,
+    shared: Weak<SharedConnection>,
+    mut silence: Silence,
+) {
     poll_fn(|cx| {
         common.register_driver(cx);
-        if let Err(broken) = poll_control(cx, &common, &mut control) {
+        if let Err(broken) = poll_control(cx, &common, &mut control.borrow_mut()) {
             common.fail(broken);
         }
-        if let Some(first) = common.look(Codec::peer_goaway) {
-            common.exclude_from(first);
-            if let Some(shared) = shared.upgrade() {
-                shared.retire();
-            }
+        if common.exclude_by_goaway()
+            && let Some(shared) = shared.upgrade()
+        {
+            shared.retire();
         }
         if let Poll::Ready(lost) = common.connection.poll_closed(cx) {
             tracing::debug!(%lost, "a connection to a node ended");
