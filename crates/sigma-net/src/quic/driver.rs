@@ -19,7 +19,7 @@ use super::neighbours::{Neighbours, Strays};
 use super::path::Path;
 use super::socket::{Batch, Packet, QuicSocket};
 use super::state::{Drive, HalfOpen, Inner, Queue, Shared};
-use super::succession::{Forwarded, Predecessors};
+use super::succession::{Forwarded, Forwarding, Predecessors};
 use super::{ConnectionLost, code};
 
 /// Batches that the driver receives before other tasks run.
@@ -99,23 +99,25 @@ impl Routing {
     fn keep(&self, packet: Packet, counts: &Cell<EndpointCounts>) -> Option<Packet> {
         let owner = destination(&packet.bytes).and_then(|id| self.keys.open(id));
         let Some(owner) = owner.filter(|owner| *owner != self.place) else { return Some(packet) };
-        let forwarded = match owner.generation == self.place.generation {
-            true => self.neighbours.forward(owner.worker, &packet),
+        let forwarding = match owner.generation == self.place.generation {
+            true if self.neighbours.forward(owner.worker, &packet) => Forwarding::Done,
+            true => Forwarding::Lost,
             false => self.forward_back(owner, &packet),
         };
-        EndpointCounts::change(counts, |counts| match forwarded {
-            true => counts.forwarded += 1,
-            false => counts.dropped += 1,
+        EndpointCounts::change(counts, |counts| match forwarding {
+            Forwarding::Done => counts.forwarded += 1,
+            Forwarding::Lost | Forwarding::Gone => counts.dropped += 1,
         });
         // A process that is gone has left its connections: they get a stateless reset.
-        (!forwarded && owner.generation != self.place.generation).then_some(packet)
+        (forwarding == Forwarding::Gone).then_some(packet)
     }
 
-    fn forward_back(&self, owner: ConnectionOwner, packet: &Packet) -> bool {
+    fn forward_back(&self, owner: ConnectionOwner, packet: &Packet) -> Forwarding {
         let predecessors = self.predecessors.get_or_init(|| Predecessors::open().ok());
         match (predecessors, self.addr) {
             (Some(predecessors), Some(addr)) => predecessors.forward(&self.keys, owner, addr, packet),
-            _ => false,
+            // Without a socket for it, nothing is known of the owner.
+            _ => Forwarding::Lost,
         }
     }
 }

@@ -44,17 +44,34 @@ impl Predecessors {
         Ok(Predecessors { socket })
     }
 
-    /// Forwards a packet; returns false if the process is gone, or does not keep up.
+    /// Forwards a packet.
     pub(super) fn forward(
         &self,
         keys: &QuicKeys,
         place: ConnectionOwner,
         addr: SocketAddr,
         packet: &Packet,
-    ) -> bool {
-        let Ok(name) = name_of(keys, place, addr) else { return false };
-        self.socket.send_to_addr(&encode(packet), &name).is_ok()
+    ) -> Forwarding {
+        let Ok(name) = name_of(keys, place, addr) else { return Forwarding::Gone };
+        match self.socket.send_to_addr(&encode(packet), &name) {
+            Ok(_) => Forwarding::Done,
+            // No socket has the name any more.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Forwarding::Gone,
+            // The queue is full: it has room for few packets (`net.unix.max_dgram_qlen`).
+            Err(_) => Forwarding::Lost,
+        }
     }
+}
+
+/// The result of forwarding a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Forwarding {
+    /// Its owner gets it.
+    Done,
+    /// Its owner does not keep up. The packet is lost, and its sender sends it again.
+    Lost,
+    /// Its owner does not exist any more.
+    Gone,
 }
 
 fn encode(packet: &Packet) -> Vec<u8> {
@@ -107,6 +124,26 @@ impl Forwarded {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A lost packet must not end its connection, as a packet for a process that is gone does.
+    #[test]
+    fn only_a_process_without_a_socket_is_gone() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let _entered = runtime.enter();
+        let keys = QuicKeys::random().unwrap();
+        let place = ConnectionOwner { generation: 1, worker: 0 };
+        let addr = "127.0.0.1:443".parse().unwrap();
+        let packet = Packet { from: addr, to: None, ecn: None, bytes: BytesMut::from(&b"packet"[..]) };
+        let predecessors = Predecessors::open().unwrap();
+        let forward = || predecessors.forward(&keys, place, addr, &packet);
+        assert_eq!(forward(), Forwarding::Gone);
+        let old = Forwarded::open(&keys, place, addr).unwrap();
+        assert_eq!(forward(), Forwarding::Done);
+        let full = (0..100_000).map(|_| forward()).find(|forwarding| *forwarding != Forwarding::Done);
+        assert_eq!(full, Some(Forwarding::Lost));
+        drop(old);
+        assert_eq!(forward(), Forwarding::Gone);
+    }
 
     #[test]
     fn packets_keep_their_addresses() {
