@@ -410,6 +410,63 @@ fn a_client_that_breaks_a_rule_loses_its_connection() {
     });
 }
 
+/// Takes an integer (RFC 9000 §16) from the beginning.
+fn integer(bytes: &mut &[u8]) -> u64 {
+    let (own, rest) = bytes.split_at(1 << (bytes[0] >> 6));
+    *bytes = rest;
+    own[1..].iter().fold(u64::from(own[0] & 0x3f), |number, byte| number << 8 | u64::from(*byte))
+}
+
+/// Returns the numbers in the GOAWAY frames of a control stream.
+fn goaways(mut control: &[u8]) -> Vec<u64> {
+    let mut numbers = Vec::new();
+    assert_eq!(integer(&mut control), 0, "the type of the stream");
+    while !control.is_empty() {
+        let (kind, length) = (integer(&mut control), integer(&mut control));
+        let (mut content, rest) = control.split_at(usize::try_from(length).expect("a short frame"));
+        if kind == 7 {
+            numbers.push(integer(&mut content));
+        }
+        control = rest;
+    }
+    numbers
+}
+
+/// Returns the stream of the server that begins with 0: the control stream.
+async fn control_of(connection: &quic::Connection) -> quic::RecvStream {
+    loop {
+        let accepted = poll_fn(|cx| connection.poll_accept(cx, quic::Dir::Uni)).await;
+        let mut recv = accepted.expect("a stream").recv;
+        let kind = poll_fn(|cx| recv.poll_bytes(cx, 1)).await.expect("a type").expect("a type");
+        if *kind == [0] {
+            return recv;
+        }
+    }
+}
+
+/// Without the last GOAWAY a client does not know which requests were processed.
+#[test]
+fn a_client_gets_the_last_goaway_before_the_connection_closes() {
+    let closing = open();
+    let close = Rc::clone(&closing);
+    let refuse = |incoming| async move { drop(incoming) };
+    run_raw(SESSION, closing, refuse, async |connection| {
+        let _own = open_uni(&connection, CONTROL, false).await;
+        close.set(true);
+        let (mut send, mut recv) = poll_fn(|cx| connection.poll_open_bidi(cx)).await.expect("a stream");
+        send.put(GET);
+        send.finish();
+        let mut control = control_of(&connection).await;
+        while let Ok(Some(_)) = poll_fn(|cx| recv.poll_bytes(cx, 1_000)).await {}
+        let mut bytes = vec![0];
+        while let Ok(Some(more)) = poll_fn(|cx| control.poll_bytes(cx, 1_000)).await {
+            bytes.extend_from_slice(&more);
+        }
+        assert_eq!(connection.lost(), Some(ConnectionLost::Application(0x100)));
+        assert_eq!(goaways(&bytes).last().copied(), Some(4), "{bytes:x?}");
+    });
+}
+
 #[test]
 fn a_head_has_to_come_in_time() {
     let limits = SessionLimits { head_ms: 200, ..SESSION };

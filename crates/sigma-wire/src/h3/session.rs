@@ -23,8 +23,8 @@ use super::server::Incoming;
 /// How long a client may take to acknowledge the last responses.
 const LEAVE_MS: u64 = 2_000;
 
-/// How long a client has at least to receive the last GOAWAY before the connection closes: the close drops what was not
-/// acknowledged, and the client would not know that a request on its way was not processed.
+/// The least time that a client has to receive the last GOAWAY. The close of the connection drops all frames
+/// without an acknowledgement, and without the GOAWAY a client does not know that a request on its way was not processed.
 const TOLD_MS: u64 = 100;
 
 /// The same in round trips: time for a GOAWAY that was lost once.
