@@ -74,7 +74,7 @@ export class Form {
       const body = h("div", { class: "group-body" });
       const legend = h("legend", {}, label.title, raw(label));
       const help = helpOf(this.collection, path) ?? plain(schema?.description);
-      const errors = h("p", { class: "field-error", hidden: true });
+      const errors = errorLine();
       groups[field.kind].call(this, body, field, schema, path);
       return h("fieldset", { "data-path": mark(path), tabindex: "-1" }, legend, help && h("p", { class: "hint" }, help), errors, body);
     }
@@ -88,7 +88,7 @@ export class Form {
       h("div", { class: "label" }, h("label", { for: id }, label.title), raw(label)),
       control,
       hint && h("p", { class: "hint", id: `${id}-hint` }, hint),
-      h("p", { class: "field-error", id: `${id}-error`, hidden: true }),
+      errorLine(`${id}-error`),
     );
   }
 
@@ -160,7 +160,7 @@ export class Form {
           "fieldset",
           { "data-path": mark([...path, at]), tabindex: "-1" },
           h("legend", {}, `${title} ${at + 1}`),
-          h("p", { class: "field-error", hidden: true }),
+          errorLine(),
           this.members(field.schema, [...path, at]),
           !this.readOnly && button("Remove", () => (this.set([...path, at], undefined), draw()), { "aria-label": `Remove ${title} ${at + 1}` }),
         );
@@ -191,7 +191,7 @@ export class Form {
           h("input", { type: "text", value: name, "aria-label": `${title}: ${names[0].toLowerCase()}`, placeholder: names[0].toLowerCase(), disabled: this.readOnly, on: { change: rename(name) } }),
           h("input", { type, value, "aria-label": `${title}: ${names[1]} of ${name}`, placeholder: names[1], disabled: this.readOnly, on: { input: change(name) } }),
           !this.readOnly && button("Remove", () => (this.set([...path, name], undefined), draw()), { "aria-label": `Remove ${name}` }),
-          h("p", { class: "field-error", hidden: true }),
+          errorLine(),
         );
       const add = () => {
         this.set(path, { ...this.at(path), "": blank(field.item) });
@@ -239,7 +239,7 @@ export class Form {
       "fieldset",
       { "data-path": mark(path), tabindex: "-1" },
       h("legend", {}, name),
-      h("p", { class: "field-error", hidden: true }),
+      errorLine(),
       place,
       !this.readOnly && button("Remove", () => (this.set(path, undefined), draw()), { "aria-label": `Remove plugin ${name}` }),
     );
@@ -271,7 +271,10 @@ export class Form {
 
   clear() {
     for (const place of this.element.querySelectorAll(".invalid")) place.classList.remove("invalid");
-    for (const control of this.element.querySelectorAll("[aria-invalid]")) control.removeAttribute("aria-invalid");
+    for (const control of this.element.querySelectorAll("[aria-invalid]")) {
+      control.removeAttribute("aria-invalid");
+      control.removeAttribute("aria-errormessage");
+    }
     for (const error of this.element.querySelectorAll(".field-error")) error.hidden = true;
   }
 
@@ -319,6 +322,11 @@ function reveal(details) {
 function unfolded(details) {
   const make = folded.get(details);
   if (make && folded.delete(details)) fill(details.querySelector(":scope > .fold"), make());
+}
+
+/** The line for the error of a field. Screen readers read it when it appears. */
+function errorLine(id) {
+  return h("p", { class: "field-error", id, role: "alert", hidden: true });
 }
 
 /** The name that the API has for a field, beside its title. */

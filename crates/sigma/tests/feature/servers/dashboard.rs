@@ -8,7 +8,7 @@ use sigma_testkit::{Gateway, Origin, until};
 
 use super::browser::Browser;
 use crate::PATIENCE;
-use crate::managed::{EMBEDDED, KEY, VIEWER, answerer, await_answerer, start};
+use crate::managed::{EMBEDDED, KEY, VIEWER, admin, answerer, await_answerer, start};
 
 pub(super) fn page(gateway: &Gateway, hash: &str) -> String {
     format!("http://{}/ui/{hash}", gateway.admin_address())
@@ -66,8 +66,9 @@ fn an_operator_changes_breaks_and_repairs_a_route() {
     browser.await_text("Up for");
     // The consumer of a request, with its errors, while the page is open.
     let key_auth = json!({"username": "jack", "plugins": {"key-auth": {"key": "heron"}}});
-    create(&browser, &gateway, "consumers", "jack", &key_auth);
-    let broken = json!({"uri": "/broken", "plugins": {"key-auth": {}, "fault-injection": {"abort": {"http_status": 503}}}});
+    admin(&gateway).put("consumers/jack", &key_auth).unwrap();
+    let nobody = json!({"type": "roundrobin", "nodes": {"127.0.0.1:1": 1}});
+    let broken = json!({"uri": "/broken", "plugins": {"key-auth": {}}, "upstream": nobody});
     create(&browser, &gateway, "routes", "broken", &broken);
     browser.go(&page(&gateway, "#/live"));
     let is_seen = until(PATIENCE, || {
@@ -116,7 +117,7 @@ fn an_operator_changes_breaks_and_repairs_a_route() {
 fn an_operator_rolls_back_and_explains_a_request() {
     let origin = Origin::echo("a").unwrap();
     let gateway = start(EMBEDDED);
-    let operator = crate::managed::admin(&gateway);
+    let operator = admin(&gateway);
     let route = |uri: &str| {
         let limit = json!({"limit-count": {"count": 1000, "time_window": 600}});
         json!({"uri": uri, "plugins": limit, "upstream": crate::managed::upstream(&origin)})
@@ -168,7 +169,7 @@ fn an_operator_rolls_back_and_explains_a_request() {
 fn every_view_fits_a_narrow_page_and_keys_lead_there() {
     let origin = Origin::echo("a").unwrap();
     let gateway = start(EMBEDDED);
-    let operator = crate::managed::admin(&gateway);
+    let operator = admin(&gateway);
     let node = format!("127.0.0.1:{}", origin.port());
     operator
         .put(
@@ -223,7 +224,7 @@ fn every_view_fits_a_narrow_page_and_keys_lead_there() {
 #[test]
 fn a_viewer_finds_nothing_to_write_with() {
     let gateway = start(EMBEDDED);
-    let operator = crate::managed::admin(&gateway);
+    let operator = admin(&gateway);
     operator.put("routes/r", &json!({"uri": "/a", "plugins": {"key-auth": {}}})).unwrap();
     let browser = Browser::start();
     log_in(&browser, &gateway, VIEWER);
