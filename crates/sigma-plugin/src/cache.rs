@@ -298,10 +298,11 @@ pub struct CacheWish {
 }
 
 impl CacheWish {
-    /// Adds the request to the key as the node gets it, after all plugins. `upstream` is the name of the upstream if
-    /// that one decides on the Host for its nodes.
-    pub fn complete(&mut self, ctx: &Context, upstream: &str) {
-        self.outgoing = Outgoing::of(ctx, upstream, self.content.as_deref().unwrap_or_default());
+    /// Adds the request to the key as the node gets it, after all plugins. `nodes` is what decides on the node besides
+    /// the request: the name of the upstream if that one sets the Host for its nodes, and the destination of a
+    /// redirected client.
+    pub fn complete(&mut self, ctx: &Context, nodes: &str) {
+        self.outgoing = Outgoing::of(ctx, nodes, self.content.as_deref().unwrap_or_default());
         self.key = self.outgoing.followed_by(&self.key);
     }
 
@@ -462,7 +463,7 @@ struct Outgoing {
 /// The parts, in their order.
 const TARGET: usize = 0;
 /// The client's authority, or the one that a plugin has set. An upstream may set another Host for its nodes; then
-/// part 4 is its name.
+/// part 4 names it. It also names the destination of a redirected client.
 const HOST: usize = 1;
 const FORWARDED_HOST: usize = 2;
 const SCHEME: usize = 3;
@@ -471,11 +472,11 @@ const CONTENT: usize = 5;
 const PARTS: usize = 6;
 
 impl Outgoing {
-    fn of(ctx: &Context, upstream: &str, content: &[u8]) -> Outgoing {
+    fn of(ctx: &Context, nodes: &str, content: &[u8]) -> Outgoing {
         let field = |name| joined(&ctx.request.headers, name).unwrap_or_default();
         let (forwarded_host, scheme) = (field("x-forwarded-host"), field("x-forwarded-proto"));
         let host = ctx.host.as_deref().unwrap_or(ctx.request.authority());
-        Outgoing::new([ctx.outgoing_target(), host, &forwarded_host, &scheme, upstream.as_bytes(), content])
+        Outgoing::new([ctx.outgoing_target(), host, &forwarded_host, &scheme, nodes.as_bytes(), content])
     }
 
     fn new(parts: [&[u8]; PARTS]) -> Outgoing {

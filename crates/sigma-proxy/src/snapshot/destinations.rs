@@ -50,9 +50,8 @@ impl Destinations {
     /// # Errors
     /// Returns an error if the connection has no original destination, or one that is not allowed.
     pub(crate) fn of(&self, origin: &Origin) -> Result<SocketAddr, Fault> {
-        let original = origin.local.filter(|_| origin.is_redirected);
         let none = "the connection has no original destination: its listener needs `original_destination`";
-        let destination = original.ok_or(Fault::new(FaultKind::NoNode, none))?;
+        let destination = origin.original_destination().ok_or(Fault::new(FaultKind::NoNode, none))?;
         let destination = SocketAddr::new(destination.ip().to_canonical(), destination.port());
         if self.allows(destination) {
             return Ok(destination);

@@ -31,14 +31,17 @@ fn gateway(address: &str, networks: &[&str], other: u16) -> Gateway {
     Gateway::start(SIGMA, &config.to_string()).unwrap()
 }
 
-/// A gateway for HTTP, whose routes by host and by port lead to the destination.
+/// A gateway for HTTP, whose routes by host and by port lead to the destination. One of them stores responses.
 fn http_gateway(address: &str, port: u16) -> Gateway {
-    let upstream = json!({ "original_destination": { "networks": ["10.9.9.1/32"] } });
+    let upstream = json!({ "original_destination": { "networks": ["10.9.9.1/32", "10.9.9.3/32"] } });
+    let cache = json!({ "proxy-cache": { "cache_strategy": "memory", "cache_zone": "z" } });
     let config = json!({
         "workers": 1,
         "listeners": [{ "address": address, "original_destination": true }],
         "status": { "address": "{status}" },
+        "plugin_attr": { "proxy-cache": { "zones": [{ "name": "z", "memory_size": "1m" }] } },
         "routes": [
+            { "id": "stored", "uri": "/stored", "plugins": cache, "upstream": upstream },
             { "id": "named", "uri": "/*", "host": "a.example", "vars": [["server_port", "==", port]],
               "upstream": upstream },
             { "id": "closed", "uri": "/closed", "upstream": upstream },
@@ -134,27 +137,31 @@ fn requested(address: &str, port: u16, host: &str, path: &str) -> String {
     run_as(HTTP_UID, &script).lines().map(str::trim).collect::<Vec<_>>().join(", ")
 }
 
-/// A node for HTTP at this address: it responds with the host of the request and the number of its connection.
-fn http_node(address: &str) -> u16 {
+/// A node for HTTP at this address: it responds with the host of the request, its name and the number of its
+/// connection.
+fn http_node(address: &str, name: &'static str) -> u16 {
     let listener = TcpListener::bind((address, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
         for (number, stream) in listener.incoming().enumerate() {
-            std::thread::spawn(move || answer(stream.unwrap(), number));
+            std::thread::spawn(move || answer(stream.unwrap(), name, number));
         }
     });
     port
 }
 
 /// Answers the requests of a connection, each without a body.
-fn answer(stream: TcpStream, number: usize) {
+fn answer(stream: TcpStream, name: &str, number: usize) {
     let mut host = String::new();
     for line in BufReader::new(&stream).lines().map_while(Result::ok) {
         if let Some(name) = line.strip_prefix("Host: ") {
             host = name.to_owned();
         } else if line.is_empty() {
-            let body = format!("node {host} {number}\n");
-            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+            let body = format!("node {host} {name} {number}\n");
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nCache-Control: max-age=600\r\nContent-Length: {}\r\n\r\n",
+                body.len()
+            );
             let _ = (&stream).write_all((head + &body).as_bytes());
         }
     }
@@ -177,7 +184,7 @@ fn node(address: &str, name: &'static str) -> u16 {
 
 fn within_namespace() {
     must("ip", &["link", "set", "lo", "up"]);
-    for address in ["10.9.9.1/32", "10.9.9.2/32", "fd00:9::1/128"] {
+    for address in ["10.9.9.1/32", "10.9.9.2/32", "10.9.9.3/32", "fd00:9::1/128"] {
         must("ip", &["address", "add", address, "dev", "lo", "nodad"]);
     }
     let (first, second) = (node("10.9.9.1", "first"), node("10.9.9.2", "second"));
@@ -204,11 +211,11 @@ fn within_namespace() {
 }
 
 fn http_within_namespace() {
-    let (port, listen) = (http_node("10.9.9.1"), free_port());
+    let (port, listen) = (http_node("10.9.9.1", "one"), free_port());
     let _gateway = http_gateway(&format!("127.0.0.1:{listen}"), port);
     let all = format!("add rule ip sigma output meta skuid {HTTP_UID} tcp dport 1-65535");
     must("nft", &[&format!("{all} redirect to :{listen}")]);
-    let first = "HTTP/1.1 200, node a.example 0, HTTP/1.1 200, node a.example 0";
+    let first = "HTTP/1.1 200, node a.example one 0, HTTP/1.1 200, node a.example one 0";
     assert_eq!(requested("10.9.9.1", port, "a.example", "/"), first);
     assert_eq!(requested("10.9.9.1", port, "a.example", "/"), first, "the connection to the node is pooled");
     assert_eq!(requested("10.9.9.1", port, "b.example", "/"), "HTTP/1.1 404, HTTP/1.1 404");
@@ -219,4 +226,11 @@ fn http_within_namespace() {
         "HTTP/1.1 503, HTTP/1.1 503",
         "another network"
     );
+    // One client must not fill the cache for another destination of the same name.
+    let other = http_node("10.9.9.3", "two");
+    let stored = |address: &str, port: u16| requested(address, port, "a.example", "/stored");
+    let of_two = "HTTP/1.1 200, node a.example two 0, HTTP/1.1 200, node a.example two 0";
+    assert_eq!(stored("10.9.9.3", other), of_two);
+    assert!(stored("10.9.9.1", port).starts_with("HTTP/1.1 200, node a.example one "));
+    assert_eq!(stored("10.9.9.3", other), of_two, "and has its own response");
 }

@@ -46,6 +46,11 @@ impl Origin {
         self.local.filter(|_| !self.is_proxied && !self.is_redirected)
     }
 
+    /// Returns the destination of the client before a redirection of the kernel; None without one.
+    pub(crate) fn original_destination(&self) -> Option<SocketAddr> {
+        self.local.filter(|_| self.is_redirected)
+    }
+
     /// Returns the milliseconds until its greatest age; None without one. `now` is a time in ticks.
     pub(crate) fn left_ms(&self, timeouts: &Timeouts, now: u32) -> Option<u32> {
         // It spreads the ages of connections, so it need not be a secret.

@@ -124,7 +124,7 @@ impl Exchange<'_, '_> {
             // The bodies are indistinguishable.
             (wish.is_bypassed, wish.is_kept_out) = (true, true);
         }
-        wish.complete(&self.scratch.ctx, self.own_host_of());
+        wish.complete(&self.scratch.ctx, &self.chosen_nodes());
         let zone = self.worker.caches.zone(&wish.rule);
         if method == Method::Purge && wish.rule.purges {
             return self.purge(&wish, &zone).await.map(|()| true);

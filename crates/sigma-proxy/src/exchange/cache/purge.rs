@@ -1,5 +1,6 @@
 //! `PURGE`, and the names for purges.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use sigma_cache::{Erasure, Zone, table_key};
@@ -33,8 +34,18 @@ impl Exchange<'_, '_> {
         self.reply(Reply::new(status).text("").into()).await
     }
 
+    /// Returns the part of keys for what decides on the node besides the request. A redirected client chooses its
+    /// destination apart from its Host: a response of one destination must never be sent for another destination.
+    pub(super) fn chosen_nodes(&self) -> Cow<'_, str> {
+        let upstream = self.own_host_of();
+        match self.down.origin().original_destination() {
+            None => upstream.into(),
+            Some(destination) => format!("{upstream} {destination}").into(),
+        }
+    }
+
     /// Returns the name of the upstream that a plugin chose, if that upstream sets the Host of its nodes; else empty.
-    pub(super) fn own_host_of(&self) -> &str {
+    fn own_host_of(&self) -> &str {
         let Some(chosen) = self.scratch.ctx.upstream.as_deref() else { return "" };
         let snapshot = &self.view.snapshot;
         let upstream = snapshot.upstream_number(chosen).and_then(|number| snapshot.upstream(number));
