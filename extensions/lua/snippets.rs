@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use sigma_plugin::env::Work;
 use sigma_plugin::outbound::{Call, Calling, Nowhere, Outbound};
 use sigma_plugin::{Entry, Env, Node, Phase, Reply};
 
@@ -15,21 +16,60 @@ pub(crate) fn function(phase: &str, body: &str) -> Entry {
     entry("serverless-pre-function", json!({"phase": phase, "functions": [text]})).unwrap()
 }
 
+/// A node with these settings of Lua. A script has five seconds of processor time if they do not limit it: a debug build on
+/// a machine with other work needs far more than a gateway does for the same instructions.
+fn node(mut settings: Value, spawn: impl Fn(Work) + Send + Sync + 'static) -> Arc<Node> {
+    if settings.get("run_ms").is_none() {
+        settings["run_ms"] = json!(5_000);
+    }
+    Arc::new(Node::new(spawn, json!({"serverless-pre-function": settings}), String::new()))
+}
+
+/// A case with these settings of Lua in its node's `plugin_attr`.
+pub(crate) fn case_with(settings: Value, request: &str) -> Case {
+    let mut case = Case::new(request);
+    case.node = node(settings, |_| {});
+    case
+}
+
+/// A case whose node has the default settings of Lua, but for the time of scripts.
+pub(crate) fn case_of(request: &str) -> Case {
+    case_with(json!({}), request)
+}
+
 /// The response of a function in the phase `access` to a request of these lines.
 pub(crate) fn reply_to(request: &str, body: &str) -> Option<Reply> {
-    let mut case = Case::new(request);
-    case.run(&function("access", body), Phase::Access)
+    case_of(request).run(&function("access", body), Phase::Access)
 }
 
 /// The body of that response, for a plain request; the status if it is not 200.
 pub(crate) fn output_of(body: &str) -> String {
-    let reply = reply_to("GET /a/b?x=1 HTTP/1.1\nHost: h.test", body);
+    output_with(json!({}), body)
+}
+
+/// As [`output_of`], with these settings of Lua.
+pub(crate) fn output_with(settings: Value, body: &str) -> String {
+    let mut case = case_with(settings, "GET /a/b?x=1 HTTP/1.1\nHost: h.test");
+    let reply = case.run(&function("access", body), Phase::Access);
     match reply {
         None => "passed".to_owned(),
         Some(reply) => {
             let text = String::from_utf8_lossy(reply.body.as_deref().unwrap_or_default()).into_owned();
             if reply.status == 200 { text } else { format!("{} {text}", reply.status).trim_end().to_owned() }
         }
+    }
+}
+
+/// Checks that the time or memory of a script ends these functions, and that the worker runs another script after each.
+pub(crate) fn check_ended(bodies: &[&str]) {
+    let mut case = case_with(json!({"run_ms": 20}), "GET /a/b?x=1 HTTP/1.1\nHost: h.test");
+    let fine = function("access", "ngx.say('fine')");
+    for body in bodies {
+        let reply = case.run(&function("access", body), Phase::Access);
+        assert_eq!(summary(reply.as_ref()), "500", "{body}");
+        case.ctx.begin();
+        assert_eq!(summary(case.run(&fine, Phase::Access).as_ref()), "200 fine", "after {body}");
+        case.ctx.begin();
     }
 }
 
@@ -66,7 +106,7 @@ impl Outbound for Named {
 }
 
 /// Runs the background work of a node.
-fn on_a_thread(work: sigma_plugin::env::Work) {
+fn on_a_thread(work: Work) {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work);
 }
 
@@ -79,9 +119,7 @@ pub(crate) struct OnWorker {
 impl OnWorker {
     pub(crate) fn new(settings: &Value) -> OnWorker {
         let mut case = Case::new("GET /a/b?x=1 HTTP/1.1\nHost: h.test\nCDN-Loop: other");
-        let attributes = json!({"serverless-pre-function": settings});
-        let beside = |work| drop(std::thread::spawn(move || on_a_thread(work)));
-        case.node = Arc::new(Node::new(beside, attributes, String::new()));
+        case.node = node(settings.clone(), |work| drop(std::thread::spawn(move || on_a_thread(work))));
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_all().build_local(tokio::runtime::LocalOptions::default()).unwrap();
         OnWorker { case, runtime }

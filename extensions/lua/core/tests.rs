@@ -8,14 +8,14 @@ use sigma_plugin::context::RouteFacts;
 use sigma_plugin::{Phase, Resource};
 use sigma_schema::template::Template;
 
-use crate::snippets::{function, output_of};
+use crate::snippets::{case_of, function, output_of};
 use crate::testing::{Case, field, summary};
 
 const CORE: &str = "local core = require('apisix.core') local function E(e) return (tostring(e):gsub('^[^\\n]-:%d+: ', '')) end ";
 
 /// A request for a route with a service, from a consumer.
 fn case() -> Case {
-    let mut case = Case::new("GET /u/7?a=%41&a=2&f HTTP/1.1\nHost: h.test:81\nX-A: 1\nX-A: 2\nCookie: c=d");
+    let mut case = case_of("GET /u/7?a=%41&a=2&f HTTP/1.1\nHost: h.test:81\nX-A: 1\nX-A: 2\nCookie: c=d");
     case.known("jack", &[("team", "t")]);
     let route: Route = serde_json::from_value(json!({"id": "r1", "uri": "/u/:id", "desc": "d"})).unwrap();
     let mut facts = RouteFacts { id: "r1".into(), service_id: Some("s1".into()), ..RouteFacts::default() };
@@ -103,7 +103,7 @@ fn exits_answer() {
 #[test]
 fn bodies_are_held() {
     let check = |script: &str, expected: &str| {
-        let mut case = Case::new("GET / HTTP/1.1\nHost: h");
+        let mut case = case_of("GET / HTTP/1.1\nHost: h");
         case.respond(200, "");
         let script = format!("{CORE}{script}");
         let body = case.filter(&function("body_filter", &script), &[b"one", b"two", b"three"]);
@@ -118,7 +118,7 @@ fn bodies_are_held() {
         "local b = core.response.hold_body_chunk(ctx, true, 5) if b then ngx.arg[1] = '<' .. b .. '>' end",
         "one<onetw>three",
     );
-    let mut case = Case::new("GET / HTTP/1.1\nHost: h");
+    let mut case = case_of("GET / HTTP/1.1\nHost: h");
     case.respond(200, "ETag: \"1\"\nLast-Modified: x\nContent-Encoding: br\nX-A: 1");
     case.header_filter(&function(
         "header_filter",
@@ -157,7 +157,7 @@ fn requests_are_read() {
         ("ngx.print(tostring(core.request.get_body()))", "200 nil"),
     ]);
     let body = |script: &str| {
-        let mut case = Case::new(
+        let mut case = case_of(
             "POST / HTTP/1.1\nHost: h\nContent-Length: 9\nContent-Type: application/x-www-form-urlencoded",
         );
         case.body = b"{\"a\":[1]}".to_vec();
@@ -249,7 +249,7 @@ fn templates_see_variables_of_scripts() {
 
 #[test]
 fn post_arguments_are_read_when_asked_for() {
-    let mut case = Case::new(
+    let mut case = case_of(
         "POST / HTTP/1.1\nHost: h\nContent-Type: application/x-www-form-urlencoded\nContent-Length: 3",
     );
     case.body = b"k=v".to_vec();

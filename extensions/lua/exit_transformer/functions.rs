@@ -247,15 +247,21 @@ fn text_of(value: &Value) -> Result<Vec<u8>, String> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
     use sigma_plugin::ResponseStep;
     use sigma_plugin::record::Source;
 
-    use crate::testing::{Case, entry, field, summary};
+    use crate::snippets::case_with;
+    use crate::testing::{entry, field, summary};
 
     /// The response to the functions' results; "unchanged" if there is no other.
     fn changed(functions: &[&str], body: Option<&str>) -> (String, Vec<String>) {
-        let mut case = Case::new("GET /a HTTP/1.1\nHost: h");
+        changed_by(json!({}), functions, body)
+    }
+
+    /// As [`changed`], with these settings of Lua.
+    fn changed_by(settings: Value, functions: &[&str], body: Option<&str>) -> (String, Vec<String>) {
+        let mut case = case_with(settings, "GET /a HTTP/1.1\nHost: h");
         case.respond(
             403,
             "Content-Type: application/json\nWWW-Authenticate: Basic\nX-A: 1\nContent-Length: 3",
@@ -319,9 +325,10 @@ mod tests {
         check(&[&of("return code, print")], "unchanged");
         check(&[&of("return code, {print}")], "unchanged");
         check(&[&of("return code, body, {['a b'] = 1}")], "unchanged");
-        check(&["while true do end"], "unchanged");
         check(&[], "unchanged");
         // A streamed body passes.
         assert_eq!(changed(&[&double], None).0, "unchanged");
+        let endless = ["while true do end"];
+        assert_eq!(changed_by(json!({"run_ms": 20}), &endless, Some("x")).0, "unchanged");
     }
 }

@@ -165,10 +165,11 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::snippets::case_of;
     use crate::testing::{Case, assert_refusal, entry, field, summary};
 
     fn step(conf: &Value, source: Source, status: u16) -> (Case, ResponseStep) {
-        let mut case = Case::new("GET /a%0ab HTTP/1.1\nHost: h");
+        let mut case = case_of("GET /a%0ab HTTP/1.1\nHost: h");
         case.respond(
             status,
             "Content-Type: application/json\nWWW-Authenticate: Basic\nX-A: 1\nContent-Length: 3",

@@ -8,7 +8,8 @@ use sigma_plugin::scripts::{FileKinds, FileSearch};
 use sigma_plugin::{Consumer, Entry, FlowPlugin, FlowStep, Identity, Kind, Node, Phase, Roster, Session};
 use sigma_schema::plugins::{PluginSchemas, PluginScope};
 
-use crate::testing::{Case, FlowCase, summary};
+use crate::snippets::{case_of, case_with};
+use crate::testing::{FlowCase, summary};
 
 /// A folder with Lua files.
 struct Folder(tempfile::TempDir);
@@ -80,7 +81,7 @@ fn one(lines: &str) -> Folder {
 
 /// The response of the plugin's phase `access` to a plain request.
 fn reply(folder: &Folder, conf: Value) -> String {
-    let mut case = Case::new("GET /a?x=1 HTTP/1.1\nHost: h.test");
+    let mut case = case_of("GET /a?x=1 HTTP/1.1\nHost: h.test");
     summary(case.run(&folder.entry("x", conf), Phase::Access).as_ref())
 }
 
@@ -118,7 +119,7 @@ return _M
         |conf| roster.check("greet", PluginScope::Http, &conf).map_err(|refusal| refusal.to_string());
     assert_eq!(refusal(json!({"word": "no"})), Err("no is no greeting".to_owned()));
     assert!(refusal(json!({"word": 1})).unwrap_err().contains("wrong type"));
-    let mut case = Case::new("GET /a%20b HTTP/1.1\nHost: h");
+    let mut case = case_of("GET /a%20b HTTP/1.1\nHost: h");
     let reply = case.run(&entry_of(&roster, "greet", json!({}), None), Phase::Access);
     assert_eq!(summary(reply.as_ref()), "200 hello /a b");
 }
@@ -218,7 +219,7 @@ fn phases_share_the_exchange_and_response_fields() {
         function _M.log(conf, ctx) ctx.logged = true end",
     );
     let entry = folder.entry("x", json!({"n": 7}));
-    let mut case = Case::new("GET / HTTP/1.1\nHost: h");
+    let mut case = case_of("GET / HTTP/1.1\nHost: h");
     assert!(case.run(&entry, Phase::Rewrite).is_none());
     assert_eq!(case.sent("x-a").as_deref(), Some("b"));
     case.respond(200, "");
@@ -247,7 +248,7 @@ fn a_plugin_reads_its_own_metadata() {
     let refusal = roster.check("x", PluginScope::Metadata, &json!({"a": 9})).unwrap_err().to_string();
     assert_eq!(refusal, "not 9");
     let answer = |metadata| {
-        let mut case = Case::new("GET / HTTP/1.1\nHost: h");
+        let mut case = case_of("GET / HTTP/1.1\nHost: h");
         summary(case.run(&entry_of(&roster, "x", json!({}), metadata), Phase::Access).as_ref())
     };
     assert_eq!(answer(Some(json!({"a": 5}))), "200 5");
@@ -299,7 +300,7 @@ fn consumers_are_found_and_attached() {
     for way in ["find", "nodes", "kv"] {
         let entry = entry_of(&roster, "x", json!({"way": way}), None);
         let ask = |field: &str, with_consumer: bool| {
-            let mut case = Case::new(&format!("GET / HTTP/1.1\nHost: h\nX-Consumer-Username: forged{field}"));
+            let mut case = case_of(&format!("GET / HTTP/1.1\nHost: h\nX-Consumer-Username: forged{field}"));
             if with_consumer {
                 let consumer = Arc::new(Consumer { name: "jack".into(), ..Consumer::default() });
                 case.consumers.put(Arc::clone(&consumer));
@@ -325,7 +326,7 @@ fn consumers_of_other_plugins_are_out_of_reach() {
         function _M.before_proxy(conf, ctx) local ok, err = pcall(consumer_mod.find_consumer, 'x', 'name', 'k1') return 200, tostring(err) end"
     ));
     let entry = folder.entry("x", json!({}));
-    let mut case = Case::new("GET / HTTP/1.1\nHost: h");
+    let mut case = case_of("GET / HTTP/1.1\nHost: h");
     let text = summary(case.run(&entry, Phase::Access).as_ref());
     assert!(text.contains("plugin x cannot read consumers of key-auth"), "{text}");
 }
@@ -338,7 +339,7 @@ fn plugins_begin_and_end_once_for_each_worker() {
         function _M.access() return 200, began .. (ngx.shared['plugin-limit-count']:get('ended') or 0) end";
     let folder = one(lines);
     let first = folder.entry("x", json!({}));
-    let mut case = Case::new("GET / HTTP/1.1\nHost: h");
+    let mut case = case_of("GET / HTTP/1.1\nHost: h");
     let mut ask = |entry: &Entry| {
         let reply = summary(case.run(entry, Phase::Access).as_ref());
         case.ctx.begin();
@@ -356,7 +357,7 @@ fn a_failing_init_closes_the_plugin() {
     let folder = one("function _M.init() error('no service') end function _M.access() end");
     let entry = folder.entry("x", json!({}));
     for _ in 0..2 {
-        let mut case = Case::new("GET / HTTP/1.1\nHost: h");
+        let mut case = case_of("GET / HTTP/1.1\nHost: h");
         assert_eq!(summary(case.run(&entry, Phase::Access).as_ref()), "500");
     }
 }
@@ -370,7 +371,7 @@ fn a_plugin_serves_paths_of_its_own() {
     let kind = roster.get("x").unwrap();
     let paths: Vec<_> = kind.endpoints().iter().map(|one| (one.method.as_str(), one.path)).collect();
     assert_eq!(paths, [("GET", "/apisix/plugin/x"), ("POST", "/apisix/plugin/x")]);
-    let mut case = Case::new("POST /apisix/plugin/x HTTP/1.1\nHost: h");
+    let mut case = case_of("POST /apisix/plugin/x HTTP/1.1\nHost: h");
     let env = sigma_plugin::Env::new(&case.node, &case.local, &case.consumers);
     match kind.respond(&kind.endpoints()[1], &mut case.ctx, &env) {
         sigma_plugin::Step::Reply(reply) => assert_eq!(summary(Some(&reply)), r#"200 {"method":"POST"}"#),
@@ -419,7 +420,7 @@ fn files_are_read_in_named_folders_only() {
     let loaded = super::load(&FileSearch { readable_folders, ..folder.search() });
     let roster = roster_of(&loaded);
     let ask = |path: &str| {
-        let mut case = Case::new("GET / HTTP/1.1\nHost: h");
+        let mut case = case_of("GET / HTTP/1.1\nHost: h");
         let conf = json!({"path": folder.path().join(path)});
         summary(case.run(&entry_of(&roster, "x", conf, None), Phase::Access).as_ref())
     };
@@ -444,9 +445,7 @@ fn runs_are_counted_by_plugin() {
     let folder =
         one("function _M.access(conf) if conf.fails then error('no') end while conf.loops do end end");
     let roster = folder.roster();
-    let mut case = Case::new("GET / HTTP/1.1\nHost: h");
-    let limits = json!({"plugin_limits": {"x": {"run_ms": 5}}});
-    case.node = Arc::new(Node::new(|_| {}, json!({"serverless-pre-function": limits}), String::new()));
+    let mut case = case_with(json!({"plugin_limits": {"x": {"run_ms": 5}}}), "GET / HTTP/1.1\nHost: h");
     for (conf, expected) in
         [(json!({}), "passed"), (json!({"fails": true}), "500"), (json!({"loops": true}), "500")]
     {
@@ -467,7 +466,7 @@ fn hostile_files_are_broken() {
         ("function _M.api() while true do end end", "the script ran longer than 20 ms"),
         ("function _M.api() pcall(function() while true do end end) end", "the script ran longer than 20 ms"),
         ("_M.schema.properties.a = _M.schema", "nested too deeply"),
-        ("local t = {} for i = 1, 100001 do t[i] = i end _M.schema.enum = t", "more than 100000 values"),
+        ("local t = {} for i = 1, 40 do t = {t, t} end _M.schema.enum = t", "more than 100000 values"),
         ("setmetatable(_M, { __index = function(_, k) error('no ' .. k) end })", "no consumer_schema"),
         // Its time or its memory ends first.
         ("local s = ('x'):rep(1024) while true do s = s .. s end", "x.lua: "),
@@ -500,7 +499,7 @@ fn hostile_hooks_end_their_request_alone() {
     let roster = folder.roster();
     let refusal = roster.check("x", PluginScope::Http, &json!({"way": "check"})).unwrap_err().to_string();
     assert!(refusal.contains("the script ran longer than 20 ms"), "{refusal}");
-    let mut case = Case::new("GET / HTTP/1.1\nHost: h");
+    let mut case = case_with(json!({"run_ms": 20}), "GET / HTTP/1.1\nHost: h");
     let fine = entry_of(&roster, "x", json!({}), None);
     for way in ["loop", "memory", "recursion", "coroutines", "pattern", "globals", "metatable"] {
         let reply = case.run(&entry_of(&roster, "x", json!({"way": way}), None), Phase::Access);

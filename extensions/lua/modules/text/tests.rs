@@ -5,7 +5,7 @@ use std::rc::Rc;
 use mlua::{Function, Lua, LuaString, Table};
 
 use crate::engine::Engine;
-use crate::snippets::{check, output_of};
+use crate::snippets::{check, check_ended};
 
 /// A state with LuaJIT's own libraries, and a state of the gateway.
 fn both() -> (Lua, Rc<Engine>) {
@@ -72,16 +72,14 @@ fn patterns_match_as_in_luajit() {
 
 #[test]
 fn searches_end() {
-    for body in [
+    check_ended(&[
         // Each would take minutes.
         "local s = ('a'):rep(30) ngx.say(s:find(('a?'):rep(30) .. ('a'):rep(31)))",
         "local s = ('a'):rep(3000) ngx.say(s:find(('.*'):rep(5) .. 'b'))",
         "local s = ('a'):rep(3000) s:gsub(('.-'):rep(5) .. 'b', '')",
         "local s = ('('):rep(200000) ngx.say(s:match('%b()'))",
         "while true do pcall(string.find, ('a'):rep(3000), ('.*'):rep(5) .. 'b') end",
-    ] {
-        assert_eq!(output_of(body), "500", "{body}");
-    }
+    ]);
     check(&[
         (
             "local ok, e = pcall(string.find, ('a'):rep(300), ('a?'):rep(300)) ngx.say(e)",
