@@ -21,6 +21,11 @@ pub(super) fn is_allowed(route: &Route) -> bool {
 }
 
 impl Exchange<'_, '_> {
+    /// Returns true if a success would tell the client that its tunnel is open.
+    pub(super) fn wants_tunnel(&self) -> bool {
+        self.down.asks_tunnel() || self.is_connect()
+    }
+
     /// Returns true if the client requests a tunnel to a target.
     pub(super) fn is_connect(&self) -> bool {
         self.scratch.ctx.request.method == Method::Connect

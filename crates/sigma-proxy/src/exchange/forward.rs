@@ -462,9 +462,17 @@ impl Exchange<'_, '_> {
         self.scratch.verdict = plan.verdict(state.is_call, head);
         plan.attempts.tell_session(&mut head.headers);
         if head.status == 101 {
+            let in_force = self.stage.in_force(self.worker, plan.view);
             // Boxed, as few exchanges have one.
-            Box::pin(tunnel::run(&mut transfer, ctx, self.worker, state.withdrawal())).await?;
-            return Ok(Ended::Spent);
+            return Box::pin(tunnel::begin(
+                &mut transfer,
+                ctx,
+                in_force,
+                asked,
+                self.worker,
+                state.withdrawal(),
+            ))
+            .await;
         }
         if self.worker.is_draining() || self.worker.is_past_age(transfer.down.origin()) {
             transfer.down.close_after();

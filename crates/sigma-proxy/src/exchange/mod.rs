@@ -400,7 +400,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
             return Box::pin(self.hand_over(draft.reply, peer, Leave::OfRoute)).await;
         }
         self.demand_as_proxy(&mut draft);
-        if (self.down.asks_tunnel() || self.is_connect()) && (200..300).contains(&draft.reply.status) {
+        if self.wants_tunnel() && (200..300).contains(&draft.reply.status) {
             // A success would tell the client that its tunnel is open (RFC 8441 §5).
             return Err(Fault::new(
                 FaultKind::NotImplemented,

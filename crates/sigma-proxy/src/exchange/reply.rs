@@ -210,6 +210,10 @@ impl Exchange<'_, '_> {
             self.down.abort();
             return Ok(());
         }
+        if self.wants_tunnel() && (200..300).contains(&self.scratch.ctx.response.status) {
+            // A header filter has made a success of it. The client would take its tunnel as open (RFC 8441 §5).
+            self.scratch.ctx.response.status = 502;
+        }
         self.down.forgo_body();
         if self.worker.is_draining() || self.worker.is_past_age(self.down.origin()) {
             self.down.close_after();

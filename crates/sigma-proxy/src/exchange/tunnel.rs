@@ -9,7 +9,12 @@ use sigma_plugin::record::Source as AnsweredBy;
 use sigma_plugin::{Context, Reply, Takeover};
 
 use super::delivery::{FarEnd, Source};
+use super::local_reply::LocalReply;
+use super::plan::Ended;
+use super::response::Verdict;
+use super::stage::InForce;
 use super::transfer::Transfer;
+use super::websocket::Client;
 use super::{Exchange, connect, upgrade};
 use crate::edge::withdrawal::Withdrawal;
 use crate::worker::Worker;
@@ -52,6 +57,46 @@ impl FarEnd for Plugged {
         self.full = ready.is_pending();
         ready.map_err(|error| broke_off(&error))
     }
+}
+
+/// Opens the tunnel that a node's 101 has agreed to, unless a header filter replaces the response.
+pub(super) async fn begin<S: FarEnd>(
+    transfer: &mut Transfer<'_, '_, S>,
+    ctx: &mut Context,
+    in_force: Option<InForce<'_, '_>>,
+    protocol: &[u8],
+    worker: &Worker,
+    withdrawal: Option<&Withdrawal>,
+) -> Result<Ended, Fault> {
+    if let Some(own) = filter_head(in_force, ctx, transfer.down, Some(protocol)).await? {
+        return Ok(Ended::Replaced(own));
+    }
+    run(transfer, ctx, worker, withdrawal).await?;
+    Ok(Ended::Spent)
+}
+
+/// Runs the header filters on a 101, as on the head of any other response. Returns the response that replaces it.
+/// `protocol` is the one that the head confirms; None for CONNECT.
+///
+/// # Errors
+/// Returns an error if a filter has changed the status or the protocol: the tunnel does not open then.
+async fn filter_head(
+    in_force: Option<InForce<'_, '_>>,
+    ctx: &mut Context,
+    down: &mut Client<'_>,
+    protocol: Option<&[u8]>,
+) -> Result<Option<Box<LocalReply>>, Fault> {
+    let Some(in_force) = in_force else { return Ok(None) };
+    ctx.has_response_body = false;
+    if let Verdict::Replaced(own) = in_force.respond(ctx, down, false).await? {
+        return Ok(Some(own));
+    }
+    let head = &ctx.response;
+    if head.status != 101 || protocol.is_some_and(|name| upgrade::check_agreement(head, name).is_err()) {
+        let reason = "a plugin changed the status or the protocol of the response that opens a tunnel";
+        return Err(Fault::new(FaultKind::UpgradeFailed, reason));
+    }
+    Ok(None)
 }
 
 /// Confirms the change of protocol to the client, and carries bytes until one side has closed, the node is taken
@@ -137,6 +182,11 @@ impl Exchange<'_, '_> {
         }
         self.down.check_answer(head)?;
         ctx.record.source = AnsweredBy::Gateway;
+        let protocol = (!is_connect).then(|| protocol.to_vec());
+        let in_force = self.stage.in_force(self.worker, &view);
+        if let Some(own) = filter_head(in_force, ctx, &mut self.down, protocol.as_deref()).await? {
+            return self.deliver_local(*own).await;
+        }
         let timeouts = &view.snapshot.settings.timeouts;
         let mut far = Plugged { peer, full: false };
         run(&mut Transfer::handed_over(&mut self.down, &mut far, timeouts), ctx, self.worker, None).await

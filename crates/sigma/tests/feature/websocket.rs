@@ -163,9 +163,16 @@ pub(crate) struct Stream {
 
 impl Stream {
     fn open(port: u16) -> Stream {
+        let (response, stream) = Stream::ask(port);
+        assert_eq!(response.status(), 200);
+        stream
+    }
+
+    /// The head of the response to a request for a WebSocket, and the stream.
+    fn ask(port: u16) -> (http::Response<()>, Stream) {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.unwrap();
-        let (sender, (out, input)) = runtime.block_on(patiently(async {
+        let (sender, out, response) = runtime.block_on(patiently(async {
             let (sender, _driver) = connect_at(port, h2::client::Builder::new()).await;
             let mut sender = sender.ready().await.unwrap();
             crate::h2::until(|| sender.is_extended_connect_protocol_enabled()).await;
@@ -173,11 +180,13 @@ impl Stream {
                 .extension(h2::ext::Protocol::from_static("websocket"))
                 .header("sec-websocket-version", "13");
             let (response, out) = sender.send_request(ask.body(()).unwrap(), false).unwrap();
-            let response = response.await.unwrap();
-            assert_eq!(response.status(), 200);
-            (sender, (out, response.into_body()))
+            (sender, out, response.await.unwrap())
         }));
-        Stream { runtime, out, input, read: Vec::new(), _sender: sender }
+        let (head, input) = response.into_parts();
+        (
+            http::Response::from_parts(head, ()),
+            Stream { runtime, out, input, read: Vec::new(), _sender: sender },
+        )
     }
 
     /// Reads until `n` bytes are there; false at an orderly end before that.
@@ -218,9 +227,7 @@ impl Socket {
 
     fn upgrade(port: u16, name: &str) -> Socket {
         let mut peer = Peer::connect(&Address::loopback(port)).unwrap().with_deadline(PATIENCE);
-        let answer = peer
-            .ask(format!("GET /{name} HTTP/1.1\r\nHost: h.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"))
-            .unwrap();
+        let answer = peer.ask(upgrade_request(name)).unwrap();
         assert_eq!(answer.status(), 101);
         assert_eq!(answer.head.get("sec-websocket-accept"), Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="));
         Socket::Connection(peer)
@@ -292,6 +299,56 @@ impl Socket {
             }
         }
     }
+}
+
+fn upgrade_request(name: &str) -> String {
+    format!(
+        "GET /{name} HTTP/1.1\r\nHost: h.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+}
+
+/// Plugins see the response that opens a WebSocket as any other: they may add fields or refuse it.
+#[test]
+fn plugins_filter_the_response_that_opens_a_websocket() {
+    let node = Node::start("a");
+    let filtered = |plugins: &str| {
+        let settings = format!("global_rules: [{{ id: g, plugins: {{ {plugins} }} }}]");
+        let gateway = in_front_of(&node.origin, &settings);
+        let mut peer = gateway.connect().unwrap().with_deadline(PATIENCE);
+        let upgrade = peer.ask(upgrade_request("ws")).unwrap();
+        let (connect, mut stream) = Stream::ask(gateway.address().port().unwrap());
+        let statuses = (upgrade.status(), connect.status().as_u16());
+        if statuses == (101, 200) {
+            for socket in [&mut Socket::Connection(peer), &mut Socket::Stream(Box::new(stream))] {
+                assert_eq!(socket.ask(TEXT, b"hello"), (TEXT, b"hello".to_vec()));
+            }
+        } else {
+            // No byte reaches the node's end of the tunnel.
+            let _ = (peer.send(masked(TEXT, b"hello")), stream.fill(usize::MAX));
+        }
+        let field = |name: &str| {
+            let by_connect = connect.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
+            assert_eq!(upgrade.head.get(name), by_connect.as_deref(), "{name}");
+            by_connect
+        };
+        (statuses, field("x-frame-options"), field("x-ratelimit-limit"), field("content-length"))
+    };
+    let fields = "response-rewrite: { headers: { set: { X-Frame-Options: DENY } }, body: no }, gzip: { types: '*' }, \
+        limit-count: { count: 9, time_window: 60, key: remote_addr }";
+    let expected = ((101, 200), Some("DENY".to_owned()), Some("9".to_owned()), None);
+    assert_eq!(filtered(fields), expected);
+    let seen = node.seen.lock().unwrap().len();
+    let refuse = "serverless-pre-function: { phase: header_filter, functions: ['return function() ngx.exit(403) end'] }";
+    for (plugins, expected) in [
+        (refuse, (403, 403)),
+        // A success of HTTP/2 would be an open tunnel.
+        ("response-rewrite: { status_code: 200 }", (200, 502)),
+        ("response-rewrite: { headers: { set: { Upgrade: h2c } } }", (502, 502)),
+        ("response-rewrite: { headers: { remove: [Sec-WebSocket-Accept] } }", (502, 502)),
+    ] {
+        assert_eq!(filtered(plugins).0, expected, "{plugins}");
+    }
+    assert_eq!(node.seen.lock().unwrap().len(), seen);
 }
 
 /// Data to a client waits, and data from it does not.
