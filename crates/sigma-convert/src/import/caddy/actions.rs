@@ -137,8 +137,11 @@ impl Runner<'_> {
                 if text.contains('$') && !is_own {
                     self.remarks.differs(place, "The variables have the client's path, not the changed one.");
                 }
-                let text =
-                    if text.starts_with('/') || text.starts_with('$') { text } else { format!("/{text}") };
+                let text = match text.chars().next() {
+                    Some('$') => self.variables.rooted(place.line, &text),
+                    Some('/') => text,
+                    _ => format!("/{text}"),
+                };
                 branch.rewrite = match text.contains('$') {
                     true => Rewrite::Template(text),
                     false => Rewrite::Fixed(text),
@@ -166,6 +169,7 @@ impl Runner<'_> {
                 if query.contains("{path}") || query.contains("{uri}") {
                     self.remarks.differs(place, "Slashes of a path in the query are not encoded.");
                 }
+                self.variables.define_rest();
                 branch.query = Query::Text(self.text(place, query));
             }
         }
@@ -254,11 +258,13 @@ impl Runner<'_> {
         let source = match branch.rewrite.patterns() {
             Some(before) => self.variables.chain(item.place().line, "${uri}", &before),
             None => match &branch.rewrite {
-                Rewrite::Fixed(text) | Rewrite::Template(text) => text.replace("${request_uri}", "${uri}"),
+                Rewrite::Fixed(text) => text.clone(),
+                Rewrite::Template(text) => self.variables.unrooted(text).replace("${request_uri}", "${uri}"),
                 Rewrite::Prefix { .. } | Rewrite::Regex(_) => "${uri}".to_owned(),
             },
         };
-        branch.rewrite = Rewrite::Template(self.variables.chain(item.place().line, &source, pairs));
+        let changed = self.variables.chain(item.place().line, &source, pairs);
+        branch.rewrite = Rewrite::Template(self.variables.rooted(item.place().line, &changed));
     }
 
     pub(super) fn query(&mut self, item: &Item, mut branch: Branch) -> Vec<Branch> {

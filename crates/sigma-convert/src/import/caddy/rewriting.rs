@@ -2,6 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
+/// The client's path.
+const SAME_PATH: &str = "/${var_path_rest}";
+
 /// The new path of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Rewrite {
@@ -43,7 +46,7 @@ impl Rewrite {
         match self {
             Rewrite::Prefix { known, lead } if known.is_empty() && lead.is_empty() => {
                 if !suffix.is_empty() {
-                    rewrite.insert("uri".to_owned(), format!("$uri{suffix}").into());
+                    rewrite.insert("uri".to_owned(), format!("{SAME_PATH}{suffix}").into());
                 }
             }
             Rewrite::Prefix { known, lead } => {

@@ -174,12 +174,10 @@ impl Variables {
 
     /// Makes a variable: a text that the first of some patterns changes. Returns its text.
     pub(super) fn chain(&mut self, line: u32, source: &str, pairs: &[String]) -> String {
-        let entry = |pair: &[String]| {
-            let value = pair.get(1).map_or("", String::as_str);
-            json!({"match": pair[0], "value": value})
-        };
-        let regexes: Vec<Value> = pairs.chunks(2).map(entry).collect();
-        let map = json!({"map": source, "regex": regexes, "default": source});
+        // A default would read the source again: reads would double with each link of a chain.
+        let unchanged = json!({"match": "(?s)^(.*)$", "value": "$1"});
+        let regexes: Vec<Value> = pairs.chunks(2).map(of_whole_text).chain([unchanged]).collect();
+        let map = json!({"map": source, "regex": regexes, "default": ""});
         let mut number = 1;
         let mut name = format!("path_{line}");
         while self.own.get(&name).is_some_and(|known| *known != map) {
@@ -188,6 +186,28 @@ impl Variables {
         }
         self.own.insert(name.clone(), map);
         format!("${{var_{name}}}")
+    }
+
+    /// Defines the variable of the client's path without its first slash.
+    pub(super) fn define_rest(&mut self) {
+        let rest = json!({"map": "${uri}", "regex": [first_slash()], "default": ""});
+        self.own.insert("path_rest".to_owned(), rest);
+    }
+
+    /// Returns the text that [`Variables::rooted`] has made a path of.
+    pub(super) fn unrooted(&self, path: &str) -> String {
+        let name = path.strip_prefix("/${var_").and_then(|rest| rest.strip_suffix('}'));
+        let map = name.and_then(|name| self.own.get(name));
+        let source = map.filter(|map| map["regex"][0] == first_slash()).and_then(|map| map["map"].as_str());
+        source.unwrap_or(path).to_owned()
+    }
+
+    /// Returns a path of a text with variables that begins with a slash: a new path has to show it.
+    pub(super) fn rooted(&mut self, line: u32, text: &str) -> String {
+        match text.starts_with('/') {
+            true => text.to_owned(),
+            false => format!("/{}", self.chain(line, text, &["(?s)^/(.*)$".to_owned(), "$1".to_owned()])),
+        }
     }
 
     /// Defines the groups of a regular expression: `{re.NAME.1}`, and `{re.1}` of the last one.
@@ -247,9 +267,54 @@ pub(super) fn set_name(name: &str) -> String {
     format!("vars_{}", name.chars().map(word).collect::<String>())
 }
 
+/// The rule of a variable for a pattern and its replacement. The value of a variable is a new text, so the parts around
+/// the match become groups.
+fn of_whole_text(pair: &[String]) -> Value {
+    let (pattern, value) = (pair[0].as_str(), pair.get(1).map_or("", String::as_str));
+    let is_whole = pattern.trim_start_matches("(?i)").starts_with('^') && pattern.ends_with('$');
+    let groups = regex::Regex::new(pattern).map_or(1, |regex| regex.captures_len());
+    if is_whole {
+        return json!({"match": pattern, "value": value});
+    }
+    json!({
+        "match": format!(r"^([\s\S]*?)(?:{pattern})([\s\S]*)$"),
+        "value": format!("${{1}}{}${{{}}}", shifted(value), groups + 1),
+    })
+}
+
+/// A replacement whose groups have numbers that are higher by one.
+fn shifted(value: &str) -> String {
+    let mut parts = value.split('$');
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let braced = part.strip_prefix('{').and_then(|rest| rest.split_once('}'));
+        let end = part.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(part.len());
+        let (name, rest) = braced.unwrap_or(part.split_at(end));
+        text.push_str(&match name.parse::<usize>() {
+            Ok(number) => format!("${{{}}}{rest}", number.saturating_add(1)),
+            Err(_) => format!("${part}"),
+        });
+    }
+    text
+}
+
+/// The rule of a variable that removes the first slash of a path.
+fn first_slash() -> Value {
+    json!({"match": "(?s)^/(.*)$", "value": "$1"})
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rules_of_variables_keep_the_text_around_a_match() {
+        let rule = |pattern: &str, value: &str| of_whole_text(&[pattern.to_owned(), value.to_owned()]);
+        assert_eq!(rule("^/a/(.*)$", "/$1"), json!({"match": "^/a/(.*)$", "value": "/$1"}));
+        let changed =
+            json!({"match": r"^([\s\S]*?)(?:/(v)(\d)/)([\s\S]*)$", "value": "${1}/${3}${2}$x/${4}"});
+        assert_eq!(rule(r"/(v)(\d)/", "/$2${1}$x/"), changed);
+    }
 
     #[test]
     fn placeholders_are_variables() {
