@@ -37,11 +37,12 @@ checks: build-tools tools advisories
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	$(tests) --skip go:: --skip servers::
 
-# The program without any group of plugins, and with each group alone.
+# The program without any group of plugins, and with each group alone; the fuzz targets, which no other command compiles.
 features: build-tools
 	for group in '' auth ext-proc log lua observe profiles runner security traffic transform wasm; do \
 	  cargo check --locked -p sigma --no-default-features --features "$$group"; \
 	done
+	cargo check --locked --manifest-path fuzz/Cargo.toml
 
 # Known vulnerabilities of the crates in Cargo.lock. Without cargo-deny or its database, prints that they were not
 # checked, and succeeds.

@@ -61,10 +61,12 @@ fn route<'a>(uri: &'a str, vars: &'a Expr) -> RouteInput<'a> {
         priority: 0,
         remote_addrs: CidrSet::default(),
         vars,
+        filter: None,
         consumes: &[],
         produces: &[],
         method_not_allowed: false,
         listeners: Vec::new(),
+        internal: false,
         enabled: true,
     }
 }
