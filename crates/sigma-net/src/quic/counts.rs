@@ -13,6 +13,8 @@ pub struct EndpointCounts {
     pub forwarded: u64,
     /// Packets for another worker that has too many or is unknown.
     pub dropped: u64,
+    /// Packets with a connection id that their open connection has retired.
+    pub late: u64,
     /// Connections ended because of too many frames without data.
     pub floods: u64,
 }

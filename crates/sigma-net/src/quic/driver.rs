@@ -14,7 +14,8 @@ use tokio::time::Sleep;
 
 use super::counts::EndpointCounts;
 use super::flood::{self, FloodGuard};
-use super::ids::{ConnectionOwner, QuicKeys, destination};
+use super::ids::{ConnectionOwner, QuicKeys, destination, short_destination};
+use super::late::LeftIds;
 use super::neighbours::{Neighbours, Strays};
 use super::path::Path;
 use super::socket::{Batch, Packet, QuicSocket};
@@ -76,6 +77,7 @@ pub(super) struct Core {
     controls_per_second: u32,
     /// Tasks of connections that have ended while datagrams were handled.
     woken: Vec<Waker>,
+    left_ids: LeftIds,
     keys: Rc<Routing>,
     strays: Option<Strays>,
     sleep: Option<Pin<Box<Sleep>>>,
@@ -156,6 +158,7 @@ impl Driver {
                 half_open_max: limits.half_open,
                 controls_per_second: limits.controls_per_second,
                 woken: Vec::new(),
+                left_ids: LeftIds::default(),
                 keys: Rc::new(routing),
                 strays,
                 sleep: None,
@@ -260,7 +263,7 @@ impl Core {
     /// Handles one datagram.
     fn handle(&mut self, driver: &Driver, now: Instant, packet: Packet) {
         let Packet { from, to, ecn, bytes } = packet;
-        let length = bytes.len() as u64;
+        let (length, id) = (bytes.len() as u64, short_destination(&bytes));
         let mut out = std::mem::take(&mut self.out);
         out.clear();
         match self.endpoint.handle(now, from, to, ecn, bytes, &mut out) {
@@ -277,11 +280,17 @@ impl Core {
                     let frames = inner.machine.stats().frame_rx.stream;
                     inner.unread.arrived(length, frames);
                     drop((inner, path));
+                    if let Some(id) = id {
+                        self.left_ids.used(id, &shared);
+                    }
                     self.check_flood(driver, now, &shared);
                     shared.touch();
                 }
             }
             Some(DatagramEvent::NewConnection(incoming)) => self.arrive(driver, incoming, &mut out),
+            Some(DatagramEvent::Response(_)) if id.is_some_and(|id| self.left_ids.is_of_open(id)) => {
+                EndpointCounts::change(&driver.counts, |counts| counts.late += 1);
+            }
             Some(DatagramEvent::Response(transmit)) => self.respond(driver, &transmit, &out),
             None => {}
         }
@@ -354,6 +363,7 @@ impl Core {
             is_queued: Cell::new(false),
             timeout: Cell::new(None),
             default_code: Cell::new(0),
+            used_id: Cell::new(None),
             path: RefCell::new(Path::new(machine.remote_address())),
             flood: RefCell::new(FloodGuard::new(Instant::now())),
             inner: RefCell::new(Inner::new(machine, half_open)),

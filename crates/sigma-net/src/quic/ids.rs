@@ -18,6 +18,9 @@ use crate::tls::Unusable;
 /// The length of our connection ids: one block of AES.
 pub(super) const ID_BYTES: usize = 16;
 
+/// A connection id of ours.
+pub(super) type Id = [u8; ID_BYTES];
+
 /// The bytes of all keys.
 const KEY_BYTES: usize = 16 + 64 + 64;
 
@@ -181,6 +184,12 @@ pub(super) fn destination(packet: &[u8]) -> Option<&[u8]> {
         _ if usize::from(*packet.get(5)?) == ID_BYTES => packet.get(6..6 + ID_BYTES),
         _ => None,
     }
+}
+
+/// Returns the destination id of a packet with a short header: only such a packet gets a stateless reset.
+pub(super) fn short_destination(packet: &[u8]) -> Option<Id> {
+    let is_short = packet.first()? & 0x80 == 0;
+    packet.get(1..=ID_BYTES).filter(|_| is_short)?.try_into().ok()
 }
 
 #[cfg(test)]

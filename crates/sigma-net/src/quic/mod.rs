@@ -20,6 +20,7 @@ mod driver;
 mod endpoint;
 mod flood;
 mod ids;
+mod late;
 mod limits;
 mod neighbours;
 mod path;

@@ -14,6 +14,7 @@ use quinn_proto::{ConnectionHandle, Dir, Event, StreamEvent, StreamId, WriteErro
 use sigma_buffer::held::Account;
 
 use super::flood::FloodGuard;
+use super::ids::Id;
 use super::path::Path;
 use super::unread::Unread;
 use super::{ConnectionLost, code};
@@ -70,6 +71,8 @@ pub(super) struct Shared {
     /// Its next timeout in the driver's list.
     pub(super) timeout: Cell<Option<Instant>>,
     pub(super) default_code: Cell<u64>,
+    /// The connection id of the peer's last packet.
+    pub(super) used_id: Cell<Option<Id>>,
     pub(super) path: RefCell<Path>,
     pub(super) flood: RefCell<FloodGuard>,
     pub(super) inner: RefCell<Inner>,

@@ -508,6 +508,73 @@ async fn biased_first<T>(start: impl Future<Output = T>, rest: impl Future<Outpu
     tokio::time::sleep(Duration::from_millis(500)).await;
 }
 
+/// Forwards datagrams between a client and a server; returns its address. It keeps the client's first packet with `length`
+/// bytes or more and sends it again when it is notified.
+async fn repeater(server: SocketAddr, length: usize) -> (SocketAddr, Rc<tokio::sync::Notify>) {
+    let near = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let far = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    far.connect(server).await.unwrap();
+    let (addr, again) = (near.local_addr().unwrap(), Rc::new(tokio::sync::Notify::new()));
+    let told = Rc::clone(&again);
+    spawn_local(async move {
+        let (mut client, mut kept) = (None, Vec::new());
+        let (mut to_server, mut to_client) = ([0; 2048], [0; 2048]);
+        loop {
+            tokio::select! {
+                received = near.recv_from(&mut to_server) => {
+                    let (got, from) = received.unwrap();
+                    client = Some(from);
+                    if kept.is_empty() && got >= length && to_server[0] & 0x80 == 0 {
+                        kept.extend_from_slice(&to_server[..got]);
+                    }
+                    far.send(&to_server[..got]).await.unwrap();
+                }
+                received = far.recv(&mut to_client) => {
+                    near.send_to(&to_client[..received.unwrap()], client.unwrap()).await.unwrap();
+                }
+                () = told.notified() => { far.send(&kept).await.unwrap(); }
+            }
+        }
+    });
+    (addr, again)
+}
+
+/// A reset would end the connection of a client that has only changed its address.
+#[test]
+fn packet_with_a_retired_id_gets_no_reset_while_its_connection_is_open() {
+    run(async {
+        let limits = QuicLimits::default();
+        let ((server, addr), client) = (server(limits), client(limits));
+        let (between, again) = repeater(addr, 400).await;
+        let tls = client_tls(b"h3");
+        let (near, far) = tokio::join!(client.connect(between, "a.test", &tls), accept(&server));
+        let (near, far) = (near.unwrap(), far.unwrap());
+        let echo = async || {
+            let (mut out, mut back) = open(&near).await;
+            send(&mut out, &pattern(500)).await.unwrap();
+            out.finish();
+            let mut stream = incoming(&far, Dir::Bi).await;
+            let got = read_all(&mut stream.recv).await.unwrap();
+            let mut reply = stream.send.take().unwrap();
+            send(&mut reply, &got).await.unwrap();
+            reply.finish();
+            assert_eq!(read_all(&mut back).await.unwrap(), pattern(500));
+        };
+        echo().await;
+        near.shared().inner.borrow_mut().machine.local_address_changed();
+        near.shared().touch();
+        let retired = || far.shared().inner.borrow().machine.stats().frame_rx.retire_connection_id;
+        while retired() == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        again.notify_one();
+        while server.counts().late == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        echo().await;
+    });
+}
+
 #[test]
 fn packets_of_another_worker_are_forwarded() {
     run(async {
