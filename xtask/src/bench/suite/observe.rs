@@ -162,8 +162,8 @@ fn cost(bench: &Bench<'_>) -> anyhow::Result<Outcome> {
     let text = format!(
         "\n## what looking costs\n\nSmall GET, 100 kept connections, Sigma with one route. The access log goes to \
          a file; traces go to a collector that takes everything. Each configuration is measured in turns with one \
-         that does nothing of it; the ratio is the median of those of the pairs, whose middle half is in \
-         brackets.\n\n| configuration | CPU µs | of it without | ratio | errors |\n|---|--:|--:|--:|--:|\n{rows}\n\
+         that does nothing of it; the ratio is the median of the ratios of all pairs, with their middle \
+         half in brackets.\n\n| configuration | CPU µs | of it without | ratio | errors |\n|---|--:|--:|--:|--:|\n{rows}\n\
          `bench observe --only cost`: {rounds} pairs of {seconds} s each.\n"
     );
     let errors = pairs.iter().map(Pairs::errors).sum();
