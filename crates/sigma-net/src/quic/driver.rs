@@ -14,7 +14,7 @@ use tokio::time::Sleep;
 
 use super::counts::EndpointCounts;
 use super::flood::{self, FloodGuard};
-use super::ids::{ConnectionOwner, QuicKeys, destination, short_destination};
+use super::ids::{ConnectionOwner, Id, QuicKeys, destination, short_destination};
 use super::late::LeftIds;
 use super::neighbours::{Neighbours, Strays};
 use super::path::Path;
@@ -280,21 +280,29 @@ impl Core {
                     let frames = inner.machine.stats().frame_rx.stream;
                     inner.unread.arrived(length, frames);
                     drop((inner, path));
-                    if let Some(id) = id {
-                        self.left_ids.used(id, &shared);
+                    if let Some(id) = id
+                        && let Some(former) = shared.used_id.replace(Some(id)).filter(|former| *former != id)
+                    {
+                        self.left_ids.left(former, handle);
                     }
                     self.check_flood(driver, now, &shared);
                     shared.touch();
                 }
             }
             Some(DatagramEvent::NewConnection(incoming)) => self.arrive(driver, incoming, &mut out),
-            Some(DatagramEvent::Response(_)) if id.is_some_and(|id| self.left_ids.is_of_open(id)) => {
+            Some(DatagramEvent::Response(_)) if id.is_some_and(|id| self.is_late(&id)) => {
                 EndpointCounts::change(&driver.counts, |counts| counts.late += 1);
             }
             Some(DatagramEvent::Response(transmit)) => self.respond(driver, &transmit, &out),
             None => {}
         }
         self.out = out;
+    }
+
+    /// Returns true if an open connection has used the id before.
+    fn is_late(&self, id: &Id) -> bool {
+        let owner = self.left_ids.owner(id).and_then(|handle| self.connection(handle));
+        owner.is_some_and(|shared| shared.inner.borrow().lost.is_none())
     }
 
     /// Ends a connection whose peer has sent too many frames without data.
@@ -391,6 +399,7 @@ impl Core {
             self.timeouts.remove(&(at, shared.handle.0));
         }
         self.connections[shared.handle.0] = None;
+        self.left_ids.forget(shared.handle);
     }
 
     /// Gives each connection that needs it a turn.

@@ -5,32 +5,57 @@
 //! such a packet would end the connection, so late packets are dropped, as if the network had lost them.
 
 use std::collections::VecDeque;
-use std::rc::{Rc, Weak};
+
+use quinn_proto::ConnectionHandle;
 
 use super::ids::Id;
-use super::state::Shared;
 
 /// The most ids of an endpoint that are known. Their packets are late by milliseconds.
 const KNOWN_MAX: usize = 256;
 
-/// The connection ids that peers of an endpoint have left, the latest last.
+/// The connection ids that the peers of open connections have left, the latest last.
 #[derive(Default)]
-pub(super) struct LeftIds(VecDeque<(Id, Weak<Shared>)>);
+pub(super) struct LeftIds(VecDeque<(Id, ConnectionHandle)>);
 
 impl LeftIds {
-    /// Notes the id of a packet of a connection.
-    pub(super) fn used(&mut self, id: Id, by: &Rc<Shared>) {
-        let former = by.used_id.replace(Some(id)).filter(|former| *former != id);
-        let Some(former) = former else { return };
+    /// Notes that the peer of a connection uses another id from now on.
+    pub(super) fn left(&mut self, id: Id, by: ConnectionHandle) {
         if self.0.len() == KNOWN_MAX {
             self.0.pop_front();
         }
-        self.0.push_back((former, Rc::downgrade(by)));
+        self.0.push_back((id, by));
     }
 
-    /// Returns true if the peer of a connection that is still open has left the id.
-    pub(super) fn is_of_open(&self, id: Id) -> bool {
-        let is_open = |by: &Weak<Shared>| by.upgrade().is_some_and(|by| by.inner.borrow().lost.is_none());
-        self.0.iter().any(|(known, by)| *known == id && is_open(by))
+    /// Returns the connection whose peer has left the id.
+    pub(super) fn owner(&self, id: &Id) -> Option<ConnectionHandle> {
+        self.0.iter().find(|(known, _)| known == id).map(|(_, by)| *by)
+    }
+
+    /// Forgets the ids of a connection that has ended: its handle may become another's.
+    pub(super) fn forget(&mut self, ended: ConnectionHandle) {
+        self.0.retain(|(_, by)| *by != ended);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_known_until_their_connection_ends() {
+        let mut ids = LeftIds::default();
+        let id = |number: usize| -> Id {
+            let mut id = Id::default();
+            id[..8].copy_from_slice(&number.to_be_bytes());
+            id
+        };
+        ids.left(id(0), ConnectionHandle(7));
+        assert_eq!((ids.owner(&id(0)), ids.owner(&id(1))), (Some(ConnectionHandle(7)), None));
+        for number in 1..=KNOWN_MAX {
+            ids.left(id(number), ConnectionHandle(number % 2));
+        }
+        assert_eq!((ids.0.len(), ids.owner(&id(0))), (KNOWN_MAX, None));
+        ids.forget(ConnectionHandle(1));
+        assert_eq!((ids.owner(&id(1)), ids.owner(&id(2))), (None, Some(ConnectionHandle(0))));
     }
 }
