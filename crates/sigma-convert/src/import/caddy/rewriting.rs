@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-/// The client's path.
+/// The client's path. A configuration that uses it has the variable of `Variables::define_rest`.
 const SAME_PATH: &str = "/${var_path_rest}";
 
 /// The new path of a request.

@@ -271,7 +271,8 @@ pub(super) fn set_name(name: &str) -> String {
 /// the match become groups.
 fn of_whole_text(pair: &[String]) -> Value {
     let (pattern, value) = (pair[0].as_str(), pair.get(1).map_or("", String::as_str));
-    let is_whole = pattern.trim_start_matches("(?i)").starts_with('^') && pattern.ends_with('$');
+    let bare = ["(?i)", "(?s)"].iter().fold(pattern, |rest, flag| rest.trim_start_matches(flag));
+    let is_whole = bare.starts_with('^') && pattern.ends_with('$');
     let groups = regex::Regex::new(pattern).map_or(1, |regex| regex.captures_len());
     if is_whole {
         return json!({"match": pattern, "value": value});
@@ -314,6 +315,15 @@ mod tests {
         let changed =
             json!({"match": r"^([\s\S]*?)(?:/(v)(\d)/)([\s\S]*)$", "value": "${1}/${3}${2}$x/${4}"});
         assert_eq!(rule(r"/(v)(\d)/", "/$2${1}$x/"), changed);
+    }
+
+    #[test]
+    fn rooted_texts_are_read_back() {
+        let mut variables = Variables::default();
+        let path = variables.rooted(7, "${arg_a}");
+        assert_eq!((path.as_str(), variables.unrooted(&path).as_str()), ("/${var_path_7}", "${arg_a}"));
+        assert_eq!(variables.rooted(7, "/a${arg_a}"), "/a${arg_a}");
+        assert_eq!(variables.unrooted("/${var_other}"), "/${var_other}");
     }
 
     #[test]
