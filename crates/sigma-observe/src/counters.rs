@@ -106,6 +106,8 @@ pub enum Counter {
     QuicForwarded,
     /// Packets of QUIC whose worker could not take them
     QuicDropped,
+    /// Packets of QUIC whose connection id was retired before they arrived
+    QuicLate,
     /// Connections over QUIC ended because of too many frames without data
     QuicFloods,
     /// WebSockets opened by `Upgrade` (RFC 6455).
@@ -196,7 +198,7 @@ impl Counter {
 const KINDS: &str = "refusals_";
 
 /// Every counter with its public name, in the order of [`Counter`].
-const NAMES: [(Counter, &str); 78] = [
+const NAMES: [(Counter, &str); 79] = [
     (Counter::Requests, "requests"),
     (Counter::ExchangesEnded, "exchanges_ended"),
     (Counter::Responses1xx, "responses_1xx"),
@@ -241,6 +243,7 @@ const NAMES: [(Counter, &str); 78] = [
     (Counter::QuicIgnored, "quic_ignored"),
     (Counter::QuicForwarded, "quic_forwarded"),
     (Counter::QuicDropped, "quic_dropped"),
+    (Counter::QuicLate, "quic_late"),
     (Counter::QuicFloods, "quic_floods"),
     (Counter::WebsocketsByUpgrade, "websockets_by_upgrade"),
     (Counter::WebsocketsByUpgradeActive, "websockets_by_upgrade_active"),

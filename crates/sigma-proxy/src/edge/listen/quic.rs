@@ -136,6 +136,7 @@ fn report(worker: &Worker, endpoint: &Endpoint, reported: &Cell<EndpointCounts>)
     worker.counters.add(Counter::QuicIgnored, now.ignored - before.ignored);
     worker.counters.add(Counter::QuicForwarded, now.forwarded - before.forwarded);
     worker.counters.add(Counter::QuicDropped, now.dropped - before.dropped);
+    worker.counters.add(Counter::QuicLate, now.late - before.late);
     worker.counters.add(Counter::QuicFloods, now.floods - before.floods);
 }
 
