@@ -80,7 +80,7 @@ test-servers: build-tools tools features test-wasm
 	command -v psql >/dev/null || missing+=(postgresql-client); \
 	compgen -G '/usr/sbin/php-fpm*' >/dev/null || missing+=(php-fpm); \
 	command -v gtlsclient >/dev/null || missing+=(ngtcp2-client); \
-	command -v gtlsserver >/dev/null || test -x /usr/sbin/gtlsserver || missing+=(ngtcp2-server); \
+	test -x /usr/sbin/gtlsserver || missing+=(ngtcp2-server); \
 	command -v chromium >/dev/null || missing+=(chromium); \
 	command -v chromedriver >/dev/null || missing+=(chromium-driver); \
 	command -v node >/dev/null || missing+=(nodejs); \
