@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::notifications::Notifications;
 use crate::peer::Peer;
-use crate::ports::free_port;
+use crate::ports::{self, free_port};
 use crate::socket::Address;
 use crate::{DEADLINE, process, secrets, until};
 
@@ -64,10 +64,7 @@ impl Ports {
         let named = places.into_iter().filter(|(place, _)| config.contains(place));
         let bound = named.filter(|(place, _)| !(names_port && *place == "{listen}")).take(STREAMS);
         bound
-            .map(|(place, port)| {
-                let address = SocketAddr::from(([127, 0, 0, 1], port));
-                TcpListener::bind(address).with_context(|| format!("{place} is {address}"))
-            })
+            .map(|(place, port)| ports::bind(port).with_context(|| format!("{place} is the port {port}")))
             .collect()
     }
 }

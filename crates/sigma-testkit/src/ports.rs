@@ -6,6 +6,8 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::{Mutex, PoisonError};
 
+use crate::{DEADLINE, until};
+
 /// Below the ephemeral range of Linux (32768), so that no outgoing connection takes the port
 /// between the moment it is chosen and the moment the gateway binds it, or while a gateway starts again.
 const FIRST: u16 = 12_000;
@@ -67,9 +69,43 @@ pub fn free_port() -> u16 {
     panic!("no free port between {FIRST} and {}", FIRST + BLOCK * BLOCKS);
 }
 
+/// Binds a port of this program on 127.0.0.1.
+///
+/// Another thread may start a process at the same time. Until that process runs its program, it has a copy of the socket
+/// that has probed the port, so a port in use is tried again until the deadline.
+///
+/// # Errors
+/// Returns the error of the operating system.
+pub(crate) fn bind(port: u16) -> io::Result<TcpListener> {
+    let mut bound = TcpListener::bind(("127.0.0.1", port));
+    until(DEADLINE, || match &bound {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            bound = TcpListener::bind(("127.0.0.1", port));
+            false
+        }
+        _ => true,
+    });
+    bound
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn port_is_bound_when_a_copy_of_its_socket_is_gone() {
+        let port = free_port();
+        let probe = TcpListener::bind(("127.0.0.1", port)).unwrap();
+        let (begun, waits) = std::sync::mpsc::channel();
+        let waiting = std::thread::spawn(move || {
+            assert!(TcpListener::bind(("127.0.0.1", port)).is_err());
+            begun.send(()).unwrap();
+            bind(port)
+        });
+        waits.recv().unwrap();
+        drop(probe);
+        assert_eq!(waiting.join().unwrap().unwrap().local_addr().unwrap().port(), port);
+    }
 
     #[test]
     fn a_block_has_one_owner() {
