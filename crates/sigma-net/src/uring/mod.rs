@@ -140,25 +140,25 @@ fn end() -> u32 {
 }
 
 fn poll_turns(alarm: &AsyncFd<OwnedFd>, cx: &mut Context<'_>) -> Poll<io::Error> {
-    loop {
-        match with_own(Ring::turn).unwrap_or_else(|| Err(gone())) {
-            Ok(true) => {
-                // After all tasks that were woken.
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
-            }
-            Ok(false) => {}
-            Err(error) => return Poll::Ready(error),
+    let asleep = with_own(|ring| match ring.turn()? {
+        true => Ok(false),
+        false => ring.sleep(cx.waker()),
+    });
+    match asleep.unwrap_or_else(|| Err(gone())) {
+        Ok(true) => {}
+        Ok(false) => {
+            // After all tasks that were woken.
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
         }
-        let asleep = with_own(|ring| ring.sleep(cx.waker())).unwrap_or(true);
-        match alarm.poll_read_ready(cx) {
-            Poll::Ready(Ok(mut guard)) => guard.clear_ready(),
-            // The runtime ends.
-            Poll::Ready(Err(_)) => return Poll::Pending,
-            Poll::Pending if asleep => return Poll::Pending,
-            Poll::Pending => {}
-        }
+        Err(error) => return Poll::Ready(error),
     }
+    // Each readiness is a turn of its own, so that no other task waits for this one.
+    if let Poll::Ready(Ok(mut guard)) = alarm.poll_read_ready(cx) {
+        guard.clear_ready();
+        cx.waker().wake_by_ref();
+    }
+    Poll::Pending
 }
 
 fn gone() -> io::Error {

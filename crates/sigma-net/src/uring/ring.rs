@@ -331,14 +331,24 @@ impl Ring {
     }
 
     /// Wakes `driver` later, by the alarm or for a stream; returns false if there is work already.
-    pub(super) fn sleep(&mut self, driver: &Waker) -> bool {
+    ///
+    /// The kernel's flag for deferred work may stay set without any: another processor sets it after it has queued the
+    /// work, which a turn may have done before. So only a turn with the alarm on tells whether there is work.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`Ring::turn`].
+    pub(super) fn sleep(&mut self, driver: &Waker) -> io::Result<bool> {
         self.kernel.set_alarm(true);
-        if !self.queued.is_empty() || self.kernel.has_work() {
+        let idle = match self.queued.is_empty() && !self.kernel.has_work() {
+            true => true,
+            false => !self.turn()? && self.queued.is_empty() && !self.kernel.has_entries(),
+        };
+        if idle {
+            self.driver = Some(driver.clone());
+        } else {
             self.kernel.set_alarm(false);
-            return false;
         }
-        self.driver = Some(driver.clone());
-        true
+        Ok(idle)
     }
 
     /// Sends queued bytes, lets the kernel work, and handles its completions. Returns true if there were any.

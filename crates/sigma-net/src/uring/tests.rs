@@ -56,6 +56,24 @@ fn is_deserted() -> bool {
 }
 
 #[test]
+fn stale_flag_of_the_kernel_holds_up_no_other_task() {
+    on_ring(SIZES, || async {
+        super::kernel::STALE_FLAG.set(true);
+        let (mut near, mut far) = pair().await;
+        for _ in 0..3 {
+            // Nothing happens in the ring meanwhile: the worker sleeps, and the timer wakes it.
+            let timer = tokio::time::timeout(Duration::from_millis(20), std::future::pending::<()>());
+            timer.await.expect_err("the timer fires");
+            far.write_all(b"ping").await.expect("write");
+            near.read_exact(&mut [0; 4]).await.expect("read");
+            near.write_all(b"pong").await.expect("write");
+            far.read_exact(&mut [0; 4]).await.expect("read");
+        }
+        super::kernel::STALE_FLAG.set(false);
+    });
+}
+
+#[test]
 fn messages_go_both_ways_and_each_side_closes_separately() {
     on_ring(SIZES, || async {
         let (mut near, mut far) = pair().await;
