@@ -377,7 +377,7 @@ const CONTROL: &[u8] = b"\0\x04\0";
 /// Opens a stream with these bytes, and ends it if `ends`.
 async fn open_uni(connection: &quic::Connection, bytes: &[u8], ends: bool) -> quic::SendStream {
     let mut send = poll_fn(|cx| connection.poll_open_uni(cx)).await.expect("a stream");
-    send.put(bytes);
+    send.put(bytes.to_vec());
     if ends {
         send.finish();
     }
@@ -398,7 +398,7 @@ fn a_client_that_breaks_a_rule_loses_its_connection() {
         run_raw(SESSION, open(), echo, async |connection| {
             let _control = open_uni(&connection, control, false).await;
             let (mut send, _recv) = poll_fn(|cx| connection.poll_open_bidi(cx)).await.expect("a stream");
-            send.put(request);
+            send.put(request.to_vec());
             let lost = poll_fn(|cx| connection.poll_closed(cx)).await;
             assert_eq!(lost, ConnectionLost::Application(code), "{control:x?} {request:x?}");
         });
@@ -454,7 +454,7 @@ fn a_client_gets_the_last_goaway_before_the_connection_closes() {
         let _own = open_uni(&connection, CONTROL, false).await;
         close.set(true);
         let (mut send, mut recv) = poll_fn(|cx| connection.poll_open_bidi(cx)).await.expect("a stream");
-        send.put(GET);
+        send.put(GET.to_vec());
         send.finish();
         let mut control = control_of(&connection).await;
         while let Ok(Some(_)) = poll_fn(|cx| recv.poll_bytes(cx, 1_000)).await {}
@@ -473,7 +473,7 @@ fn a_head_has_to_come_in_time() {
     run_raw(limits, open(), echo, async |connection| {
         let _control = open_uni(&connection, CONTROL, false).await;
         let (mut send, mut recv) = poll_fn(|cx| connection.poll_open_bidi(cx)).await.expect("a stream");
-        send.put(&GET[..5]);
+        send.put(GET[..5].to_vec());
         let error = poll_fn(|cx| recv.poll_reset(cx)).await;
         assert_eq!(error, RecvError::Reset(0x10b));
         assert!(connection.lost().is_none());
@@ -495,7 +495,7 @@ fn requests_of_a_connection_are_limited() {
     run_raw(limits, open(), serve_early, async |connection| {
         let _control = open_uni(&connection, CONTROL, false).await;
         let (mut send, mut recv) = poll_fn(|cx| connection.poll_open_bidi(cx)).await.expect("a stream");
-        send.put(GET);
+        send.put(GET.to_vec());
         send.finish();
         let mut response = Chunk::empty();
         while poll_fn(|cx| recv.poll_fill(cx, &mut response)).await.expect("a response") > 0 {}
@@ -522,7 +522,7 @@ fn a_malformed_request_gets_a_response_and_costs_its_stream_only() {
             [(&b"\x01\x07\0\0\xd1\xd7\x50\x01h"[..], 67, true), (GET, 64, false)]
         {
             let (mut send, mut recv) = poll_fn(|cx| connection.poll_open_bidi(cx)).await.expect("a stream");
-            send.put(request);
+            send.put(request.to_vec());
             if !is_stopped {
                 send.finish();
             }
@@ -629,9 +629,9 @@ fn datagrams_of_quic_are_capsules_of_their_tunnel() {
     run_raw(SESSION, open(), echo_capsules, async |connection| {
         let mut control = poll_fn(|cx| connection.poll_open_uni(cx)).await.expect("a stream");
         // SETTINGS with H3_DATAGRAM = 1
-        control.put(&[&[0][..], &raw_frame(4, &[0x33, 1])].concat());
+        control.put([&[0][..], &raw_frame(4, &[0x33, 1])].concat());
         let (mut to, mut from) = poll_fn(|cx| connection.poll_open_bidi(cx)).await.expect("a stream");
-        to.put(&tunnel_request());
+        to.put(tunnel_request());
         let mut bytes = Vec::new();
         read_at_least(&mut from, &mut bytes, 2).await;
         let length = 2 + usize::from(bytes[1]);
@@ -644,12 +644,12 @@ fn datagrams_of_quic_are_capsules_of_their_tunnel() {
         // A capsule on the stream goes both ways too.
         let mut capsule = Vec::new();
         sigma_http::capsule::put_udp(b"two", &mut capsule);
-        to.put(&raw_frame(0, &capsule));
+        to.put(raw_frame(0, &capsule));
         assert_eq!(&poll_fn(|cx| connection.poll_datagram(cx)).await.expect("it lives")[..], b"\0\0two");
         // One that no datagram can hold comes back on the stream.
         let (mut capsule, big) = (Vec::new(), vec![7; 20_000]);
         sigma_http::capsule::put_udp(&big, &mut capsule);
-        to.put(&raw_frame(0, &capsule));
+        to.put(raw_frame(0, &capsule));
         let mut bytes = bytes.split_off(length);
         read_at_least(&mut from, &mut bytes, capsule.len()).await;
         to.finish();
@@ -663,11 +663,11 @@ fn datagrams_of_quic_are_capsules_of_their_tunnel() {
 fn datagrams_go_over_the_stream_where_the_client_takes_none() {
     run_raw(SESSION, open(), echo_capsules, async |connection| {
         let mut control = poll_fn(|cx| connection.poll_open_uni(cx)).await.expect("a stream");
-        control.put(&[&[0][..], &raw_frame(4, &[])].concat());
+        control.put([&[0][..], &raw_frame(4, &[])].concat());
         let (mut to, mut from) = poll_fn(|cx| connection.poll_open_bidi(cx)).await.expect("a stream");
         let mut capsule = Vec::new();
         sigma_http::capsule::put_udp(b"one", &mut capsule);
-        to.put(&[tunnel_request(), raw_frame(0, &capsule)].concat());
+        to.put([tunnel_request(), raw_frame(0, &capsule)].concat());
         to.finish();
         let mut bytes = Vec::new();
         while let Some(piece) = poll_fn(|cx| from.poll_bytes(cx, 4_096)).await.expect("it goes on") {

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use quinn_proto::{ConnectionHandle, DatagramEvent, Transmit};
+use quinn_proto::{ConnectionHandle, ConnectionStats, DatagramEvent, Transmit};
 use tokio::time::Sleep;
 
 use super::counts::EndpointCounts;
@@ -277,15 +277,15 @@ impl Core {
                         path.received(from, length, inner.path_responses());
                     }
                     inner.machine.handle_event(event);
-                    let frames = inner.machine.stats().frame_rx.stream;
-                    inner.unread.arrived(length, frames);
+                    let stats = inner.machine.stats();
+                    inner.unread.arrived(length, stats.frame_rx.stream);
                     drop((inner, path));
                     if let Some(id) = id
                         && let Some(former) = shared.used_id.replace(Some(id)).filter(|former| *former != id)
                     {
                         self.left_ids.left(former, handle);
                     }
-                    self.check_flood(driver, now, &shared);
+                    self.check_flood(driver, now, &shared, &stats);
                     shared.touch();
                 }
             }
@@ -306,10 +306,9 @@ impl Core {
     }
 
     /// Ends a connection whose peer has sent too many frames without data.
-    fn check_flood(&mut self, driver: &Driver, now: Instant, shared: &Shared) {
+    fn check_flood(&mut self, driver: &Driver, now: Instant, shared: &Shared, stats: &ConnectionStats) {
         let mut inner = shared.inner.borrow_mut();
-        let stats = inner.machine.stats();
-        if inner.lost.is_some() || !shared.flood.borrow_mut().exceeds(&stats, now, self.controls_per_second) {
+        if inner.lost.is_some() || !shared.flood.borrow_mut().exceeds(stats, now, self.controls_per_second) {
             return;
         }
         EndpointCounts::change(&driver.counts, |counts| counts.floods += 1);

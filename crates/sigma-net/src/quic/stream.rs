@@ -156,13 +156,13 @@ impl SendStream {
         inner.streams.get(&self.id).map_or(0, |stream| stream.held.iter().map(Bytes::len).sum())
     }
 
-    /// Queues a copy of `bytes`, such as the head of a frame. It never waits; the caller keeps it small.
-    pub fn put(&mut self, bytes: &[u8]) {
+    /// Queues `bytes`, such as the head of a frame. It never waits; the caller keeps them few.
+    pub fn put(&mut self, bytes: Vec<u8>) {
         let mut inner = self.shared.inner.borrow_mut();
         if bytes.is_empty() || self.check(&inner).is_err() {
             return;
         }
-        inner.hold(self.id, Bytes::copy_from_slice(bytes));
+        inner.hold(self.id, Bytes::from(bytes));
         // An error is seen by the next call that returns one.
         let _ = inner.flush(self.id);
         drop(inner);

@@ -192,7 +192,7 @@ fn stream_that_the_client_stops_before_it_is_accepted_is_reset_then() {
         near.set_default_code(9);
         let (mut to, from) = open(&near).await;
         drop(from);
-        to.put(b"x");
+        to.put(b"x".to_vec());
         let is_stopped = || {
             let inner = far.shared().inner.borrow();
             inner.streams.values().any(|stream| stream.stopped.is_some())
@@ -215,9 +215,9 @@ fn stream_that_the_client_stops_before_it_is_accepted_is_reset_then() {
         }
         // The connection serves on.
         let (mut to, mut from) = open(&near).await;
-        to.put(b"y");
+        to.put(b"y".to_vec());
         let mut stream = incoming(&far, Dir::Bi).await;
-        stream.send.as_mut().unwrap().put(b"z");
+        stream.send.as_mut().unwrap().put(b"z".to_vec());
         stream.send.as_mut().unwrap().finish();
         assert_eq!(read_all(&mut from).await.unwrap(), b"z");
     });
@@ -253,7 +253,7 @@ fn streams_carry_bytes_both_ways() {
             for piece in body.chunks(50_000) {
                 send(&mut to, piece).await.unwrap();
             }
-            to.put(b"end");
+            to.put(b"end".to_vec());
             to.finish();
         };
         let (back, ()) = tokio::join!(read_all(&mut from), sending);
@@ -338,7 +338,7 @@ fn streams_end_with_codes() {
     run(async {
         let (near, far, _endpoints) = pair(QuicLimits::default()).await;
         let (mut to, mut from) = open(&near).await;
-        to.put(b"x");
+        to.put(b"x".to_vec());
         let mut stream = incoming(&far, Dir::Bi).await;
         stream.recv.stop(7);
         stream.send.as_mut().unwrap().reset(8);
@@ -348,13 +348,13 @@ fn streams_end_with_codes() {
         // Dropped halves have the code of the connection.
         far.set_default_code(9);
         let (mut to, mut from) = open(&near).await;
-        to.put(b"y");
+        to.put(b"y".to_vec());
         drop(incoming(&far, Dir::Bi).await);
         assert_eq!(poll_fn(|cx| to.poll_stopped(cx)).await, Stopped::Code(9));
         assert_eq!(poll_fn(|cx| from.poll_reset(cx)).await, RecvError::Reset(9));
         // One way.
         let mut one = poll_fn(|cx| far.poll_open_uni(cx)).await.unwrap();
-        one.put(b"control");
+        one.put(b"control".to_vec());
         one.finish();
         let mut stream = incoming(&near, Dir::Uni).await;
         assert!(stream.send.is_none());
@@ -410,7 +410,7 @@ fn many_streams_share_a_connection() {
                 spawn_local(async move {
                     let mut halves = poll_fn(|cx| near.poll_open_bidi(cx)).await;
                     let (to, from) = halves.as_mut().unwrap();
-                    to.put(&n.to_be_bytes());
+                    to.put(n.to_be_bytes().to_vec());
                     to.finish();
                     assert_eq!(read_all(from).await.unwrap(), n.to_be_bytes());
                 })
@@ -463,7 +463,7 @@ fn a_flood_of_pings_ends_its_connection_alone() {
         assert_eq!(poll_fn(|cx| flooder.poll_closed(cx)).await, ConnectionLost::Application(0x107));
         assert_eq!(server.counts().floods, 1);
         let (mut to, _from) = open(&honest).await;
-        to.put(b"x");
+        to.put(b"x".to_vec());
         to.finish();
         assert_eq!(read_all(&mut incoming(&served, Dir::Bi).await.recv).await.unwrap(), b"x");
         assert_eq!((honest.lost(), served.lost()), (None, None));

@@ -68,7 +68,7 @@ impl Control {
                         return Err(Codec::closed_critical());
                     }
                     if !output.is_empty() && send.has_room() {
-                        send.put(&std::mem::take(output));
+                        send.put(std::mem::take(output));
                     } else if !output.is_empty() {
                         // The window of the stream wakes this task.
                         let _ = send.poll_send(cx, &mut Chunk::empty());

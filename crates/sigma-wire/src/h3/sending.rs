@@ -11,6 +11,9 @@ use super::common::Common;
 /// Pieces of a body of this size or more are not copied.
 const LARGE_BYTES: usize = 2 * 1024;
 
+/// The first memory of a head: most heads fit.
+const HEAD_BYTES: usize = 256;
+
 /// The end of the message.
 #[derive(Debug)]
 enum End {
@@ -69,13 +72,14 @@ impl Sending {
 
     /// Queues a head. `encode` writes its frame.
     pub(super) fn head(&mut self, encode: impl FnOnce(&mut Vec<u8>)) {
+        self.small.reserve(HEAD_BYTES);
         encode(&mut self.small);
     }
 
     /// Passes an interim head on at once.
     pub(super) fn push(&mut self) {
         if let Some(send) = &mut self.send {
-            send.put(&std::mem::take(&mut self.small));
+            send.put(std::mem::take(&mut self.small));
         }
     }
 
@@ -144,7 +148,7 @@ impl Sending {
             put_trailers(self.id, &mut self.end, common, &mut self.small);
         }
         if !self.small.is_empty() {
-            send.put(&std::mem::take(&mut self.small));
+            send.put(std::mem::take(&mut self.small));
         }
         let bytes = self.piece.len();
         let mut sent = send.poll_send(cx, &mut self.piece);
@@ -152,7 +156,7 @@ impl Sending {
             common.with(|codec| codec.note_sent(bytes as u64, 1));
         }
         if sent.is_ready() && put_trailers(self.id, &mut self.end, common, &mut self.small) {
-            send.put(&std::mem::take(&mut self.small));
+            send.put(std::mem::take(&mut self.small));
             sent = send.poll_send(cx, &mut Chunk::empty());
         }
         match sent {

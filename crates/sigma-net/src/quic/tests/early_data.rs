@@ -91,11 +91,11 @@ async fn visit(
     assert!(far.facts().unwrap().early.is_none());
     // Ticket and token come before the response.
     let (mut to, mut from) = open(&near).await;
-    to.put(b"x");
+    to.put(b"x".to_vec());
     to.finish();
     let stream = incoming(&far, Dir::Bi).await;
     let mut send_back = stream.send.unwrap();
-    send_back.put(b"y");
+    send_back.put(b"y".to_vec());
     send_back.finish();
     assert_eq!(read_all(&mut from).await.unwrap(), b"y");
     near.close(0x100, "");
@@ -114,7 +114,7 @@ fn early_requests_come_before_the_end_of_the_handshake_and_never_twice() {
         recorder.sent.borrow_mut().clear();
         let near = connect(&client, &config, recorder.addr());
         let (mut to, mut from) = open(&near).await;
-        to.put(b"early");
+        to.put(b"early".to_vec());
         to.finish();
         let far = accept_early(&server, &shown, &offer).await.unwrap();
         let early = far.facts().unwrap().early.clone().unwrap();
@@ -125,7 +125,7 @@ fn early_requests_come_before_the_end_of_the_handshake_and_never_twice() {
         assert_eq!(read_all(&mut stream.recv).await.unwrap(), b"early");
         let recorded = recorder.sent.borrow().clone();
         let mut send_back = stream.send.take().unwrap();
-        send_back.put(b"response");
+        send_back.put(b"response".to_vec());
         send_back.finish();
         assert_eq!(read_all(&mut from).await.unwrap(), b"response");
         poll_fn(|cx| early.poll_complete(cx)).await;
@@ -158,14 +158,14 @@ fn a_client_that_has_not_proved_its_address_has_no_early_data() {
         visit(&server, &client, &config, addr, (&shown, &offer)).await;
         let near = connect(&client, &config, addr);
         let (mut to, _from) = open(&near).await;
-        to.put(b"request");
+        to.put(b"request".to_vec());
         to.finish();
         let far = accept_early(&server, &shown, &offer).await.unwrap();
         assert!(far.facts().unwrap().early.is_none() && far.facts().unwrap().is_resumed);
         // The client sends it again, within the same time.
         established(&near).await.unwrap();
         let (mut to, _again) = open(&near).await;
-        to.put(b"again");
+        to.put(b"again".to_vec());
         to.finish();
         let mut stream = incoming(&far, Dir::Bi).await;
         assert!(!stream.is_early);

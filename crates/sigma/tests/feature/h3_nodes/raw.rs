@@ -148,7 +148,7 @@ async fn serve(
 async fn converse(connection: Connection, next: impl Fn() -> Act, is_gone: Rc<Cell<bool>>) {
     let mut control = poll_fn(|cx| connection.poll_open_uni(cx)).await.unwrap();
     // A control stream with empty SETTINGS.
-    control.put(&[0x00, 0x04, 0x00]);
+    control.put(vec![0x00, 0x04, 0x00]);
     let mut theirs = Vec::new();
     loop {
         let stream = tokio::select! {
@@ -159,7 +159,7 @@ async fn converse(connection: Connection, next: impl Fn() -> Act, is_gone: Rc<Ce
             Ok(IncomingStream { id, send: Some(send), recv, .. }) => match next() {
                 Act::Leave => {
                     // Ids of requests are multiples of four; these are small.
-                    control.put(&[0x07, 0x01, u8::try_from(id.index() * 4).unwrap()]);
+                    control.put(vec![0x07, 0x01, u8::try_from(id.index() * 4).unwrap()]);
                     theirs.push((Some(send), recv));
                 }
                 Act::Hang => theirs.push((Some(send), recv)),
@@ -188,21 +188,21 @@ async fn respond(act: Act, mut send: SendStream, mut recv: RecvStream) {
     match act {
         Act::Respond(body) => {
             whole(&mut recv).await;
-            send.put(OK);
-            send.put(&[0x00, u8::try_from(body.len()).unwrap()]);
-            send.put(body.as_bytes());
+            send.put(OK.to_vec());
+            send.put(vec![0x00, u8::try_from(body.len()).unwrap()]);
+            send.put(body.as_bytes().to_vec());
             send.finish();
         }
         Act::Trailer => {
             whole(&mut recv).await;
-            send.put(OK);
-            send.put(b"\x00\x02hi");
-            send.put(TRAILERS);
+            send.put(OK.to_vec());
+            send.put(b"\x00\x02hi".to_vec());
+            send.put(TRAILERS.to_vec());
             send.finish();
         }
         Act::Early => {
-            send.put(OK);
-            send.put(b"\x00\x05early");
+            send.put(OK.to_vec());
+            send.put(b"\x00\x05early".to_vec());
             send.finish();
             recv.stop(NO_ERROR);
         }
@@ -211,8 +211,8 @@ async fn respond(act: Act, mut send: SendStream, mut recv: RecvStream) {
             recv.stop(REQUEST_REJECTED);
         }
         Act::Cut => {
-            send.put(OK);
-            send.put(b"\x00\x3fpart");
+            send.put(OK.to_vec());
+            send.put(b"\x00\x3fpart".to_vec());
             // The reset must not overtake the part.
             poll_fn(|cx| recv.poll_bytes(cx, 64 * 1024)).await.unwrap();
             tokio::task::yield_now().await;
