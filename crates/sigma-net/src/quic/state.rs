@@ -86,8 +86,8 @@ pub(super) struct Inner {
     pub(super) accepted: [u64; 2],
     /// Bytes of chunks that no window takes yet.
     pub(super) held: usize,
-    /// Streams with such bytes.
-    waiting: Vec<StreamId>,
+    /// Streams whose bytes no window has taken, by the time of their first such byte.
+    pub(super) waiting: Vec<StreamId>,
     /// The account for bytes that the peer has not acknowledged.
     pub(super) account: Rc<Account>,
     /// Bytes of the peer that were not read.
@@ -114,6 +114,8 @@ pub(super) struct StreamState {
     pub(super) stop: Option<Waker>,
     /// Bytes that no window takes yet.
     pub(super) held: VecDeque<Bytes>,
+    /// It is in the list of waiting streams.
+    is_waiting: bool,
     /// The end follows the held bytes.
     pub(super) finishes: bool,
     /// Its place among others: a higher one goes first.
@@ -242,9 +244,13 @@ impl Inner {
                 };
                 if let Some(stream) = stream {
                     stream.stopped = Some(error_code.into_inner());
-                    self.held -= stream.held.drain(..).map(|bytes| bytes.len()).sum::<usize>();
                     wakers.extend(stream.stop.take());
                     wakers.extend(stream.write.take());
+                }
+                self.drop_held(id);
+                // Nothing else ends a stream that its user has left to its held bytes.
+                if !is_new && self.streams.get(&id).is_some_and(|stream| stream.handles == 0) {
+                    self.forget(id);
                 }
             }
         }
@@ -271,7 +277,9 @@ impl Inner {
             let all = [&mut stream.read, &mut stream.write, &mut stream.stop];
             wakers.extend(all.into_iter().filter_map(Option::take));
             stream.held.clear();
+            stream.is_waiting = false;
         }
+        self.waiting.clear();
         self.held = 0;
     }
 
@@ -283,14 +291,13 @@ impl Inner {
         waiting.retain(|id| {
             let Some(stream) = self.streams.get(id) else { return false };
             if priority.is_some_and(|priority| stream.priority <= priority) {
-                return !stream.held.is_empty();
+                return true;
             }
             // An error is seen by the next call of the user.
             let _ = self.flush(*id);
-            let Some(stream) = self.streams.get_mut(id) else { return false };
-            if !stream.held.is_empty() {
+            let Some(stream) = self.streams.get_mut(id).filter(|stream| !stream.is_waiting) else {
                 return true;
-            }
+            };
             wakers.extend(stream.write.take());
             if stream.handles == 0 {
                 self.forget(*id);
@@ -306,13 +313,9 @@ impl Inner {
         self.waiting.iter().any(is_above)
     }
 
-    /// Queues bytes of a stream behind its held bytes.
+    /// Queues bytes of a stream behind its held bytes; a flush has to follow.
     pub(super) fn hold(&mut self, id: StreamId, bytes: Bytes) {
         if let Some(stream) = self.streams.get_mut(&id) {
-            if stream.held.is_empty() {
-                self.waiting.retain(|waiting| *waiting != id);
-                self.waiting.push(id);
-            }
             self.held += bytes.len();
             stream.held.push_back(bytes);
         }
@@ -331,14 +334,21 @@ impl Inner {
                     self.held -= written.bytes;
                     stream.held.drain(..written.chunks);
                 }
-                Err(WriteError::Blocked) => return Ok(false),
+                Err(WriteError::Blocked) => {
+                    if !std::mem::replace(&mut stream.is_waiting, true) {
+                        self.waiting.push(id);
+                    }
+                    return Ok(false);
+                }
                 Err(error) => {
-                    self.held -= stream.held.drain(..).map(|bytes| bytes.len()).sum::<usize>();
+                    self.drop_held(id);
                     return Err(error);
                 }
             }
         }
-        if std::mem::take(&mut stream.finishes) {
+        let finishes = std::mem::take(&mut stream.finishes);
+        self.end_wait(id);
+        if finishes {
             let _ = self.machine.send_stream(id).finish();
         }
         Ok(true)
@@ -349,6 +359,15 @@ impl Inner {
         if let Some(stream) = self.streams.get_mut(&id) {
             self.held -= stream.held.drain(..).map(|bytes| bytes.len()).sum::<usize>();
             stream.finishes = false;
+        }
+        self.end_wait(id);
+    }
+
+    /// Takes a stream without held bytes from the list of waiting ones.
+    fn end_wait(&mut self, id: StreamId) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        if std::mem::take(&mut stream.is_waiting) {
+            self.waiting.retain(|waiting| *waiting != id);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Two ends over loopback sockets in one process.
 
 mod early_data;
+mod waiting;
 
 use std::future::{Future, poll_fn};
 use std::net::{SocketAddr, UdpSocket};
