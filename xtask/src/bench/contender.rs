@@ -173,9 +173,10 @@ fn sigma(port: u16, origin: u16, routes: u32, edge: &Edge) -> String {
             format!(", keepalive_pool: {{ size: {size}, requests: 100000000 }}"),
         ),
     };
+    let http3 = if edge.http3 { ", http3: true" } else { "" };
     let mut text = format!(
         "workers: 1\n\
-         listeners: [ {{ address: \"127.0.0.1:{port}\"{tls} }} ]\n\
+         listeners: [ {{ address: \"127.0.0.1:{port}\"{http3}{tls} }} ]\n\
          {resumption}{limits}\
          access_log: \"off\"\n\
          upstreams: [ {{ id: \"1\", type: roundrobin, nodes: {{ \"127.0.0.1:{origin}\": 1 }}{scheme}{pool} }} ]\n\
@@ -205,6 +206,10 @@ fn nginx(port: u16, origin: u16, keepalive: u32, edge: &Edge) -> String {
             ),
         ),
     };
+    let http3 = match edge.http3 {
+        true => format!("listen 127.0.0.1:{port} quic; quic_gso on;"),
+        false => String::new(),
+    };
     let pass = nginx_pass(edge.origin);
     format!(
         "daemon off;
@@ -229,6 +234,7 @@ http {{
   }}
   server {{
     listen 127.0.0.1:{port}{ssl}{http2} backlog=4096;
+    {http3}
     {certificate}
     location / {{
       {pass}

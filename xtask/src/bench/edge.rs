@@ -29,6 +29,8 @@ pub(super) struct Edge {
     pub(super) clients: Protocol,
     /// Clients come over TLS 1.3 and are shown this; sessions are never resumed.
     pub(super) certificate: Option<Certificate>,
+    /// Clients come over HTTP/3 as well, on the UDP port of the same number; wants a certificate.
+    pub(super) http3: bool,
     /// The origin is always reached in cleartext.
     pub(super) origin: Protocol,
     /// Idle connections to the origin that a gateway keeps at least, where its own default is lower: as many as
@@ -39,7 +41,7 @@ pub(super) struct Edge {
 impl Edge {
     /// HTTP/1.1 in cleartext on both sides.
     pub(super) const PLAIN: Self =
-        Self { clients: Protocol::Http1, certificate: None, origin: Protocol::Http1, pool: 0 };
+        Self { clients: Protocol::Http1, certificate: None, http3: false, origin: Protocol::Http1, pool: 0 };
 
     /// The scheme of the URL that clients ask for.
     pub(super) fn scheme(&self) -> &'static str {

@@ -187,8 +187,13 @@ pub(super) fn load_table(subject: &str, results: &Results) -> String {
     let has_peers = results.contenders.iter().any(|(label, _)| REFERENCES.contains(&label.as_str()));
     let own = results.contenders.first().map(|(label, _)| label.as_str()).unwrap_or_default();
     let references: Vec<&str> = if has_peers { REFERENCES.to_vec() } else { vec![own] };
+    load_table_beside(subject, results, &references)
+}
+
+/// The same, with CPU time relative to these contenders.
+pub(super) fn load_table_beside(subject: &str, results: &Results, references: &[&str]) -> String {
     let mut text = format!("| {subject} | requests/s | CPU µs |");
-    for reference in &references {
+    for reference in references {
         let _ = write!(text, " CPU / {reference} |");
     }
     text.push_str(" p50 | p99 | memory | errors |\n|---|--:|--:|");
@@ -202,7 +207,7 @@ pub(super) fn load_table(subject: &str, results: &Results) -> String {
         let own = of(|load| load.cpu_micros);
         let _ =
             write!(text, "| {label} | {:.0} | {own:.1} [{least:.1}–{most:.1}] |", of(|load| load.per_second));
-        for reference in &references {
+        for reference in references {
             let _ = write!(text, " {} |", ratio(own, cpu(results, reference)));
         }
         let _ = writeln!(

@@ -59,7 +59,7 @@ fn measure(bench: &Bench<'_>, trial: &str) -> anyhow::Result<Outcome> {
     let grpc = trial.starts_with("grpc");
     let protocol = if grpc { Protocol::Http2 } else { Protocol::Http1 };
     let pool = connections * STREAMS;
-    let edge = Edge { clients: Protocol::Http2, certificate, origin: protocol, pool };
+    let edge = Edge { clients: Protocol::Http2, certificate, http3: false, origin: protocol, pool };
     let origin = if grpc { grpc_origin(&folders.work)? } else { process::origin(programs, &folders.work)? };
     let results = in_turns(bench, trial, &edge, origin.port, |label, gateway, seconds| {
         let place = Workplace::new(&folders.work, "grpc")?;
