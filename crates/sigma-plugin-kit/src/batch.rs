@@ -8,7 +8,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use schemars::{JsonSchema, Schema};
@@ -21,9 +21,9 @@ use tokio::time::Instant;
 use crate::log_entry::{Formats, Sink};
 use crate::log_throttle::LogThrottle;
 
-/// Most bytes that the entries of one plugin may hold in memory, all batches together. APISIX
-/// counts entries only; with bodies in them their number says little about memory.
-const PENDING_BYTES: usize = 64 << 20;
+mod backlog;
+
+use backlog::{Backlog, PENDING_BYTES};
 
 /// The bounds on waiting entries.
 #[derive(Debug, Clone, Copy)]
@@ -160,50 +160,6 @@ pub trait Destination: Send + Sync + 'static {
     fn send<'s>(&'s self, entries: &'s [Vec<u8>]) -> Sending<'s>;
 }
 
-/// Entries of one plugin that wait or are being sent.
-#[derive(Debug, Default)]
-struct Backlog {
-    pushed: AtomicU64,
-    processed: AtomicU64,
-    discarded: AtomicU64,
-    bytes: AtomicUsize,
-    complaint: LogThrottle,
-}
-
-impl Backlog {
-    /// Admits an entry, unless there are too many, or its configuration has no room for it.
-    fn admit(&self, bytes: Option<usize>, limit: u64) -> bool {
-        let (pushed, processed) =
-            (self.pushed.load(Ordering::Relaxed), self.processed.load(Ordering::Relaxed));
-        let has_room = pushed.saturating_sub(processed) < limit;
-        let fits = |bytes: &usize| self.bytes.load(Ordering::Relaxed) + bytes <= PENDING_BYTES;
-        let Some(bytes) = bytes.filter(|bytes| has_room && fits(bytes)) else {
-            let discarded = self.discarded.fetch_add(1, Ordering::Relaxed) + 1;
-            self.complain(pushed, processed, limit, discarded);
-            return false;
-        };
-        self.pushed.fetch_add(1, Ordering::Relaxed);
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        true
-    }
-
-    fn complain(&self, pushed: u64, processed: u64, limit: u64, discarded: u64) {
-        if self.complaint.due().is_some() {
-            tracing::error!(
-                "max pending entries limit exceeded. discarding entry. total_pushed_entries: {pushed} \
-                 total_processed_entries: {processed} max_pending_entries: {limit} \
-                 discarded_entries: {discarded}"
-            );
-        }
-    }
-
-    /// Releases entries that were delivered or dropped.
-    fn release(&self, entries: &[Vec<u8>]) {
-        self.processed.fetch_add(entries.len() as u64, Ordering::Relaxed);
-        self.bytes.fetch_sub(entries.iter().map(Vec::len).sum(), Ordering::Relaxed);
-    }
-}
-
 /// The labels of the metric, from the request of the first entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchLabels {
@@ -331,9 +287,43 @@ async fn flush_all(all: Weak<Batches>) {
     }
 }
 
+/// The entries of the next batch. Workers add to them without waking the task: a wake-up for each entry would cost
+/// more than the entry.
+struct Buffer {
+    entries: Vec<Vec<u8>>,
+    /// When the oldest and the newest entry came.
+    first: Instant,
+    last: Instant,
+}
+
+impl Default for Buffer {
+    fn default() -> Buffer {
+        Buffer { entries: Vec::new(), first: Instant::now(), last: Instant::now() }
+    }
+}
+
+impl Buffer {
+    /// Adds an entry. Returns a message for the task: the first entry starts its clocks, and the last one makes a batch.
+    fn add(&mut self, entry: Vec<u8>, batch_max_size: usize) -> Option<Message> {
+        self.last = Instant::now();
+        if self.entries.is_empty() {
+            self.first = self.last;
+        }
+        self.entries.push(entry);
+        match self.entries.len() {
+            length if length >= batch_max_size => Some(Message::Full(std::mem::take(&mut self.entries))),
+            1 => Some(Message::Begun),
+            _ => None,
+        }
+    }
+}
+
 /// A message to a processor's task.
 enum Message {
-    Entry(Vec<u8>),
+    /// The buffer has its first entry.
+    Begun,
+    /// A batch with as many entries as it may have.
+    Full(Vec<Vec<u8>>),
     /// Send the buffered entries now.
     Hurry,
     /// Send everything now, and report when it is gone.
@@ -342,6 +332,7 @@ enum Message {
 
 struct Queue {
     sender: mpsc::UnboundedSender<Message>,
+    buffer: Arc<Mutex<Buffer>>,
     labels: Option<BatchLabels>,
 }
 
@@ -387,11 +378,17 @@ impl Processor {
         let queue = self.queue.get_or_init(|| self.start(source, node));
         self.held.fetch_add(entry.len(), Ordering::Relaxed);
         self.gauge.fetch_add(1, Ordering::Relaxed);
-        if let Err(mpsc::error::SendError(Message::Entry(entry))) = queue.sender.send(Message::Entry(entry)) {
+        let message = locked(&queue.buffer).add(entry, self.pace.batch_max_size);
+        if let Some(Err(mpsc::error::SendError(message))) = message.map(|message| queue.sender.send(message))
+        {
             // The runtime is gone: the process ends.
-            self.gauge.fetch_sub(1, Ordering::Relaxed);
-            self.held.fetch_sub(entry.len(), Ordering::Relaxed);
-            self.backlog.release(&[entry]);
+            let entries = match message {
+                Message::Full(entries) => entries,
+                _ => std::mem::take(&mut locked(&queue.buffer).entries),
+            };
+            self.gauge.fetch_sub(entries.len(), Ordering::Relaxed);
+            self.held.fetch_sub(entries.iter().map(Vec::len).sum(), Ordering::Relaxed);
+            self.backlog.release(&entries);
         }
         true
     }
@@ -409,6 +406,7 @@ impl Processor {
 
     fn start(&self, source: &Source<'_>, node: &Arc<Node>) -> Queue {
         let (sender, inbox) = mpsc::unbounded_channel();
+        let buffer = Arc::<Mutex<Buffer>>::default();
         let labels = source.route.map(|route| BatchLabels {
             name: self.pace.name.clone(),
             route_id: route.to_owned(),
@@ -429,15 +427,13 @@ impl Processor {
             },
             gauge: Arc::clone(&self.gauge),
             hurried: Arc::clone(&self.hurried),
-            buffer: Vec::new(),
-            first: Instant::now(),
-            last: Instant::now(),
+            buffer: Arc::clone(&buffer),
             in_flight: tokio::task::JoinSet::new(),
         };
         node.spawn(task.run(inbox));
         let all = node.part(Batches::default);
         all.ending.get_or_init(|| node.at_end(flush_all(Arc::downgrade(&all))));
-        Queue { sender, labels }
+        Queue { sender, buffer, labels }
     }
 }
 
@@ -447,11 +443,12 @@ struct Task {
     outgoing: Outgoing,
     gauge: Arc<AtomicUsize>,
     hurried: Arc<AtomicBool>,
-    buffer: Vec<Vec<u8>>,
-    /// When the oldest and the newest entry of the buffer came.
-    first: Instant,
-    last: Instant,
+    buffer: Arc<Mutex<Buffer>>,
     in_flight: tokio::task::JoinSet<()>,
+}
+
+fn locked(buffer: &Mutex<Buffer>) -> MutexGuard<'_, Buffer> {
+    buffer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Task {
@@ -460,7 +457,9 @@ impl Task {
             let due = self.due();
             tokio::select! {
                 message = inbox.recv() => match message {
-                    Some(Message::Entry(entry)) => self.take(entry),
+                    // The clocks are read again.
+                    Some(Message::Begun) => {}
+                    Some(Message::Full(entries)) => self.deliver(entries),
                     Some(Message::Hurry) => {
                         self.hurried.store(false, Ordering::Relaxed);
                         self.flush();
@@ -474,7 +473,12 @@ impl Task {
                     // The configuration is gone.
                     None => break,
                 },
-                () = tokio::time::sleep_until(due), if !self.buffer.is_empty() => self.flush(),
+                () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
+                    // Entries may have come meanwhile.
+                    if self.due().is_some_and(|due| due <= Instant::now()) {
+                        self.flush();
+                    }
+                }
                 // Sent batches leave nothing behind.
                 Some(_) = self.in_flight.join_next() => {}
             }
@@ -483,27 +487,21 @@ impl Task {
         while self.in_flight.join_next().await.is_some() {}
     }
 
-    fn due(&self) -> Instant {
-        let idle = self.last + self.pace.inactive_timeout;
-        idle.min(self.first + self.pace.buffer_duration)
-    }
-
-    fn take(&mut self, entry: Vec<u8>) {
-        self.last = Instant::now();
-        if self.buffer.is_empty() {
-            self.first = self.last;
-        }
-        self.buffer.push(entry);
-        if self.buffer.len() >= self.pace.batch_max_size {
-            self.flush();
-        }
+    /// When the buffered entries are to be sent, if there are any.
+    fn due(&self) -> Option<Instant> {
+        let buffer = locked(&self.buffer);
+        let idle = buffer.last + self.pace.inactive_timeout;
+        (!buffer.entries.is_empty()).then(|| idle.min(buffer.first + self.pace.buffer_duration))
     }
 
     fn flush(&mut self) {
-        if self.buffer.is_empty() {
-            return;
+        let entries = std::mem::take(&mut locked(&self.buffer).entries);
+        if !entries.is_empty() {
+            self.deliver(entries);
         }
-        let entries = std::mem::take(&mut self.buffer);
+    }
+
+    fn deliver(&mut self, entries: Vec<Vec<u8>>) {
         self.gauge.fetch_sub(entries.len(), Ordering::Relaxed);
         self.in_flight.spawn(self.outgoing.clone().deliver(entries));
     }

@@ -154,7 +154,10 @@ const BANS: &[Ban] = &[
                 "plugins/auth/upstream_auth/source.rs",
                 "taken when an instance is built; the other one on the control thread",
             ),
-            ("crates/sigma-plugin-kit/src/batch.rs", "taken when an instance is built"),
+            (
+                "crates/sigma-plugin-kit/src/batch.rs",
+                "taken when an instance is built, and by workers for one addition to a batch",
+            ),
             ("plugins/traffic/limit/count/mod.rs", "taken when an instance is built"),
             (
                 "plugins/traffic/limit/count/delayed.rs",
@@ -262,6 +265,7 @@ const BANS: &[Ban] = &[
                 "crates/sigma-plugin-kit/src/batch.rs",
                 "the limit of what waits is one for all workers; to make the entry costs a hundred times as much",
             ),
+            ("crates/sigma-plugin-kit/src/batch/", "the same"),
             ("plugins/traffic/limit/conn.rs", "only before a request to Redis"),
             (
                 "plugins/log/file_logger.rs",
@@ -343,7 +347,7 @@ const BANS: &[Ban] = &[
                 "crates/sigma-plugin/src/variables.rs",
                 "only for those whose configuration names a variable of time",
             ),
-            ("crates/sigma-plugin-kit/src/batch.rs", "on the control thread"),
+            ("crates/sigma-plugin-kit/src/batch.rs", "on the control thread, and once for each entry"),
             ("crates/sigma-plugin-kit/src/kafka/", "on the control thread"),
             ("plugins/log/kafka/", "on the control thread"),
             ("plugins/log/rocketmq/", "on the control thread"),
