@@ -6,8 +6,9 @@
 
 use std::borrow::Cow;
 
+use bytes::Bytes;
 use prost::Message as _;
-use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
+use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Map;
@@ -35,8 +36,9 @@ pub(crate) const PARENT_REMOTE: u32 = 0x200;
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct ExportRequest {
-    #[prost(bytes = "vec", repeated, tag = "1")]
-    pub(crate) resource_spans: Vec<Vec<u8>>,
+    /// Encoded, so that a further attempt copies no span.
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    pub(crate) resource_spans: Vec<Bytes>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -371,14 +373,33 @@ pub(crate) fn resource(hostname: &str, more: Option<&Map<String, serde_json::Val
     Resource { attributes: all.0 }
 }
 
-/// A request with spans that were encoded before.
+/// A request with spans that were encoded before. Each is copied once.
 pub(crate) fn request(resource: Resource, spans: &[Vec<u8>]) -> ExportRequest {
     let scope = Scope { name: "sigma".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() };
-    let spans = ScopeSpans { scope: Some(scope), spans: spans.to_vec(), schema_url: String::new() };
-    let of_one = ResourceSpans {
-        resource: Some(resource),
-        scope_spans: vec![spans.encode_to_vec()],
-        schema_url: String::new(),
-    };
-    ExportRequest { resource_spans: vec![of_one.encode_to_vec()] }
+    let scope = ScopeSpans { scope: Some(scope), ..ScopeSpans::default() }.encode_to_vec();
+    let resource = ResourceSpans { resource: Some(resource), ..ResourceSpans::default() }.encode_to_vec();
+    let scope_length = scope.len() + spans.iter().map(|span| embedded_length(span.len())).sum::<usize>();
+    let mut encoded = Vec::with_capacity(resource.len() + embedded_length(scope_length));
+    encoded.extend_from_slice(&resource);
+    begin_embedded(scope_length, &mut encoded);
+    encoded.extend_from_slice(&scope);
+    for span in spans {
+        begin_embedded(span.len(), &mut encoded);
+        encoded.extend_from_slice(span);
+    }
+    ExportRequest { resource_spans: vec![encoded.into()] }
+}
+
+/// The field that holds the scopes of a resource, and the spans of a scope.
+const EMBEDDED: u32 = 2;
+
+/// The length of a message of so many bytes as field [`EMBEDDED`].
+fn embedded_length(bytes: usize) -> usize {
+    key_len(EMBEDDED) + encoded_len_varint(bytes as u64) + bytes
+}
+
+/// Writes what precedes a message of so many bytes as field [`EMBEDDED`].
+fn begin_embedded(bytes: usize, out: &mut Vec<u8>) {
+    encode_key(EMBEDDED, WireType::LengthDelimited, out);
+    encode_varint(bytes as u64, out);
 }

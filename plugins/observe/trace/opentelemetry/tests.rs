@@ -341,13 +341,17 @@ fn attributes_are_bounded() {
 fn a_batch_is_one_message() {
     let span = Span { name: "a".to_owned(), ..Span::default() };
     let resource = otlp::Resource::default();
-    let request = otlp::request(resource, &[span.encode_to_vec(), span.encode_to_vec()]);
-    let [of_one] = &request.resource_spans[..] else { panic!("{request:?}") };
-    let of_one = ResourceSpans::decode(&of_one[..]).unwrap();
+    // The second one's length takes two bytes.
+    let long = Span { name: "b".repeat(200), ..Span::default() };
+    let request = otlp::request(resource, &[span.encode_to_vec(), long.encode_to_vec()]);
+    let [encoded] = &request.resource_spans[..] else { panic!("{request:?}") };
+    let of_one = ResourceSpans::decode(&encoded[..]).unwrap();
     let scope = ScopeSpans::decode(&of_one.scope_spans[0][..]).unwrap();
-    assert_eq!(scope.scope.unwrap().name, "sigma");
+    assert_eq!(scope.scope.as_ref().unwrap().name, "sigma");
     assert_eq!(scope.spans.len(), 2);
-    assert_eq!(Span::decode(&scope.spans[1][..]).unwrap(), span);
+    assert_eq!(Span::decode(&scope.spans[1][..]).unwrap(), long);
+    let whole = ResourceSpans { scope_spans: vec![scope.encode_to_vec()], ..of_one };
+    assert_eq!(whole.encode_to_vec(), encoded[..]);
 }
 
 #[test]
