@@ -142,11 +142,7 @@ impl BoundSocket {
     /// Returns a number that identifies the socket among all sockets of the machine, for all handles in all
     /// processes; None if the system does not report it.
     pub fn number(&self) -> Option<u64> {
-        match self {
-            BoundSocket::Tcp(socket) => datagram::number_of(socket),
-            BoundSocket::Udp(socket) => datagram::number_of(socket),
-            BoundSocket::Unix(socket) => datagram::number_of(socket),
-        }
+        datagram::number_of(self)
     }
 
     /// Registers it with the calling worker's runtime.
@@ -299,6 +295,16 @@ impl From<BoundSocket> for OwnedFd {
             BoundSocket::Tcp(socket) => socket.into(),
             BoundSocket::Udp(socket) => socket.into(),
             BoundSocket::Unix(socket) => socket.into(),
+        }
+    }
+}
+
+impl AsFd for BoundSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            BoundSocket::Tcp(socket) => socket.as_fd(),
+            BoundSocket::Udp(socket) => socket.as_fd(),
+            BoundSocket::Unix(socket) => socket.as_fd(),
         }
     }
 }

@@ -273,7 +273,7 @@ impl Before {
     }
 
     /// The process serves: the one before leaves.
-    pub(super) async fn take_place(self, gateway: &Gateway) -> Links {
+    pub(super) async fn take_place(self, gateway: &mut Gateway) -> Links {
         if let Some(predecessor) = &self.links.predecessor {
             handover::take_place(predecessor, |sessions| gateway.go_on_with(sessions)).await;
         }

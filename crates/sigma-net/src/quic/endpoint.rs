@@ -13,11 +13,12 @@ use quinn_proto::{EndpointConfig, ServerConfig, TransportConfig, ValidationToken
 
 use super::counts::EndpointCounts;
 use super::driver::{Driver, Routing};
-use super::ids::{ConnectionOwner, IdGenerator, QuicKeys, Steering};
+use super::ids::{ConnectionOwner, IdGenerator, QuicKeys};
 use super::limits::QuicLimits;
 use super::neighbours::Neighbours;
 use super::session::{Identities, ServerCrypto};
 use super::socket::QuicSocket;
+use super::steer::Steering;
 use super::tokens;
 use crate::tls::{Offer, ServerIdentity};
 

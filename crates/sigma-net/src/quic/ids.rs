@@ -11,6 +11,7 @@ use aws_lc_rs::cipher::{AES_128, DecryptingKey, DecryptionContext, EncryptingKey
 use aws_lc_rs::{hkdf, hmac};
 use quinn_proto::{ConnectionId, ConnectionIdGenerator, InvalidCid};
 
+use super::steer::Steering;
 use super::tokens::UsedTokens;
 use crate::secret::SecretBytes;
 use crate::tls::Unusable;
@@ -131,15 +132,6 @@ pub struct ConnectionOwner {
     pub worker: u16,
 }
 
-/// How the kernel chooses a socket: by the first word of an id, modulo the sockets of the group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Steering {
-    /// The sockets of the group.
-    pub sockets: u32,
-    /// The socket of this worker.
-    pub own: u32,
-}
-
 /// The most draws for an id that the kernel steers; then any id serves, and the packet is forwarded.
 const DRAWS_MAX: u32 = 4096;
 
@@ -153,9 +145,9 @@ pub(super) struct IdGenerator {
 impl ConnectionIdGenerator for IdGenerator {
     fn generate_cid(&mut self) -> ConnectionId {
         let mut id = self.keys.seal(self.place);
-        if let Some(Steering { sockets, own }) = self.steering.filter(|steering| steering.sockets > 1) {
+        if let Some(steering) = self.steering.filter(|steering| steering.sockets > 1) {
             for _ in 0..DRAWS_MAX {
-                if u32::from_be_bytes([id[0], id[1], id[2], id[3]]) % sockets == own {
+                if steering.fits(&id) {
                     break;
                 }
                 id = self.keys.seal(self.place);

@@ -5,8 +5,9 @@
 //!   handshake.
 //! - [`Connection`] and its [`SendStream`]s and [`RecvStream`]s are values of one thread, without locks. Their calls
 //!   only change state and queue; the driver sends once in each turn of the worker.
-//! - [`QuicKeys`] are the keys of connection ids, resets and tokens. An id names its worker, so that a packet that
-//!   reaches another one is [forwarded](Neighbours).
+//! - [`QuicKeys`] are the keys of connection ids, resets and tokens. The kernel chooses the
+//!   worker of a packet by its id ([`steer`]). An id names its worker, so that a packet that reaches another one is
+//!   [forwarded](Neighbours).
 //!
 //! Every buffer that a peer fills has a limit in [`QuicLimits`]. The address of a peer is the one that the handshake
 //! has validated: a migration never changes it.
@@ -28,6 +29,7 @@ mod retry;
 mod session;
 mod socket;
 mod state;
+pub mod steer;
 mod stream;
 mod succession;
 #[cfg(test)]
@@ -39,11 +41,12 @@ pub use arrival::Arrival;
 pub use connection::{Connection, IncomingStream};
 pub use counts::EndpointCounts;
 pub use endpoint::{Endpoint, EndpointOptions};
-pub use ids::{ConnectionOwner, QuicKeys, Steering};
+pub use ids::{ConnectionOwner, QuicKeys};
 pub use limits::QuicLimits;
 pub use neighbours::Neighbours;
 pub use quinn_proto::{Dir, StreamId};
 pub use session::Identities;
+pub use steer::Steering;
 pub use stream::{RecvError, RecvStream, SendError, SendStream, Stopped};
 
 use quinn_proto::{ConnectionError, VarInt};

@@ -1,7 +1,8 @@
 //! Packets that reach another worker than the one of their connection.
 //!
-//! The kernel spreads datagrams by their addresses. A client that changes its address, and a change of the number of
-//! sockets, move packets to another worker. That worker finds the owner in the connection id and forwards them.
+//! The kernel chooses the worker by the connection id ([`super::steer`]). Where it cannot, it spreads datagrams by their
+//! addresses: a client that changes its address, and a change of the number of sockets, move packets to another worker.
+//! That worker finds the owner in the connection id and forwards them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, PoisonError};

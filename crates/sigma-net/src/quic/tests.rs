@@ -1,6 +1,7 @@
 //! Two ends over loopback sockets in one process.
 
 mod early_data;
+mod steering;
 mod waiting;
 
 use std::future::{Future, poll_fn};

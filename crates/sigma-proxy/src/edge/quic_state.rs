@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_net::quic::{Neighbours, QuicKeys};
+use sigma_net::quic::{Neighbours, QuicKeys, Steering};
 use sigma_plugin::{Inheritable, Node};
 
 /// The state of QUIC that all workers share.
@@ -18,6 +18,9 @@ pub(crate) struct QuicShared {
     keys: OnceLock<Option<Arc<QuicKeys>>>,
     /// By address. Locked only when an endpoint opens.
     neighbours: Mutex<HashMap<SocketAddr, Arc<Neighbours>>>,
+    /// The sockets of each address that the kernel steers, by their numbers, in the order of their group. Locked only
+    /// when sockets are bound and when an endpoint opens.
+    steered: Mutex<HashMap<SocketAddr, Vec<u64>>>,
     workers: AtomicU16,
     /// The number of the process among its predecessors.
     generation: AtomicU16,
@@ -70,6 +73,23 @@ impl QuicShared {
         let mut known = self.neighbours.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(known.entry(addr).or_insert_with(make))
     }
+
+    /// Sets the sockets of an address that the kernel steers, in the order of their group; None if it steers none.
+    pub(crate) fn set_steered(&self, addr: SocketAddr, sockets: Option<Vec<u64>>) {
+        let mut steered = self.steered.lock().unwrap_or_else(PoisonError::into_inner);
+        match sockets {
+            Some(sockets) => drop(steered.insert(addr, sockets)),
+            None => drop(steered.remove(&addr)),
+        }
+    }
+
+    /// Returns how the kernel chooses the socket with this number; None if it does not.
+    pub(crate) fn steering(&self, addr: SocketAddr, number: u64) -> Option<Steering> {
+        let steered = self.steered.lock().unwrap_or_else(PoisonError::into_inner);
+        let sockets = steered.get(&addr)?;
+        let own = sockets.iter().position(|known| *known == number)?;
+        Some(Steering { sockets: u32::try_from(sockets.len()).ok()?, own: u32::try_from(own).ok()? })
+    }
 }
 
 /// The addresses where a worker has an endpoint: responses over TCP announce them.
@@ -116,6 +136,17 @@ mod tests {
         fresh.take_over(&json!([[1, 2], 3]));
         assert_eq!(fresh.generation(), 0);
         assert_ne!(fresh.keys().unwrap().bytes(), first.bytes());
+    }
+
+    #[test]
+    fn a_steered_socket_has_its_place_in_the_group() {
+        let (shared, addr) = (QuicShared::default(), SocketAddr::from(([127, 0, 0, 1], 443)));
+        assert_eq!(shared.steering(addr, 7), None);
+        shared.set_steered(addr, Some(vec![9, 7]));
+        assert_eq!(shared.steering(addr, 7), Some(Steering { sockets: 2, own: 1 }));
+        assert_eq!(shared.steering(addr, 8), None);
+        shared.set_steered(addr, None);
+        assert_eq!(shared.steering(addr, 7), None);
     }
 
     #[test]

@@ -145,6 +145,9 @@ impl Gateway {
     ) -> Result<Gateway, BindError> {
         let bound = inheritance.bind(&snapshot.settings.listeners)?;
         inheritance.take_over(bound, &snapshot);
+        if receiving == Receiving::AtOnce {
+            inheritance.steer();
+        }
         let listeners = inheritance.handles()?;
         let mut gateway = Gateway {
             workers: Vec::new(),
@@ -224,6 +227,8 @@ impl Gateway {
     pub fn commit(&mut self, prepared: Prepared) {
         let Prepared { snapshot, mut bound, log } = prepared;
         let changes = std::mem::take(&mut bound.changes);
+        self.inheritance.take_over(bound, &snapshot);
+        self.inheritance.steer();
         for ((worker, listeners), counters) in
             self.workers.iter().zip(changes).zip(self.inheritance.counters())
         {
@@ -232,7 +237,6 @@ impl Gateway {
         }
         // The old writer ends once the workers have dropped their sinks.
         self.log = log;
-        self.inheritance.take_over(bound, &snapshot);
         self.retire(&snapshot);
     }
 
@@ -281,7 +285,8 @@ impl Gateway {
 
     /// Continues sessions over UDP of the process before, and begins to receive datagrams. For a gateway that was
     /// started with [`Receiving::Later`].
-    pub fn go_on_with(&self, sessions: Vec<Passing>) {
+    pub fn go_on_with(&mut self, sessions: Vec<Passing>) {
+        self.inheritance.steer();
         let workers = self.inheritance.workers_by_socket();
         let mut parts: Vec<Vec<Passing>> = self.workers.iter().map(|_| Vec::new()).collect();
         for passing in sessions {

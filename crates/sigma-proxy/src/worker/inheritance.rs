@@ -20,9 +20,11 @@ use sigma_plugin::{Node, Roster};
 use sigma_upstream::health::HealthReporter;
 
 use crate::compile::{Compiler, Sessions};
+use crate::edge::quic_state::QuicShared;
 use crate::observe::live::LiveReporter;
 use crate::observe::tap::TapBoard;
 use crate::snapshot::Snapshot;
+use crate::worker::steering::{Group, GroupOrder, steer};
 
 /// An error that names the listener, and the remedy.
 #[derive(Debug, thiserror::Error)]
@@ -94,14 +96,19 @@ struct ListenerSockets {
     sockets: Vec<BoundSocket>,
     /// Removed when the listener is closed.
     file: Option<SocketFile>,
+    /// For HTTP/3, until it is decided whether the kernel steers its packets.
+    undecided: Option<GroupOrder>,
 }
 
 impl ListenerSockets {
-    /// Returns true if its sockets are those that `wanted` requests. Sockets of UDP always are: datagrams to a socket
-    /// that is being replaced would be lost, and none of the options is about the socket.
+    /// Returns true if its sockets are those that `wanted` requests. Sockets of UDP always are, for the same protocol:
+    /// datagrams to a socket that is being replaced would be lost, and none of the options is about the socket.
     fn serves(&self, wanted: &Listener) -> bool {
         let place = wanted.place();
-        self.listener == *wanted || matches!(place, ListenPlace::Udp(_)) && self.listener.place() == place
+        let is_kept = matches!(place, ListenPlace::Udp(_))
+            && self.listener.place() == place
+            && self.listener.http3.is_some() == wanted.http3.is_some();
+        self.listener == *wanted || is_kept
     }
 }
 
@@ -210,12 +217,7 @@ impl Inheritance {
         let mut added = Vec::with_capacity(missing.len());
         for (listener, place) in missing {
             let error = |source| BindError::new(&place, Some(&place), source);
-            let sockets = self.sockets_of(listener, &place).map_err(error)?;
-            let file = match &place {
-                ListenPlace::Unix(path) => Some(SocketFile::bound(path)),
-                ListenPlace::Tcp(_) | ListenPlace::Udp(_) => None,
-            };
-            added.push(ListenerSockets { listener: listener.clone(), sockets, file });
+            added.push(self.bind_one(listener, &place).map_err(error)?);
         }
         let mut changes = handles(&added, self.counters.len())?;
         let gone = self.listening.iter().filter(|held| !wanted.iter().any(|listener| held.serves(listener)));
@@ -224,30 +226,45 @@ impl Inheritance {
         Ok(Bound { added, closed, changes })
     }
 
-    /// Returns the sockets that are already bound for a listener, and new ones for the remaining workers.
-    fn sockets_of(&self, listener: &Listener, place: &ListenPlace) -> io::Result<Vec<BoundSocket>> {
+    /// Takes the sockets that are already bound for a listener, and binds one for each remaining worker.
+    fn bind_one(&self, listener: &Listener, place: &ListenPlace) -> io::Result<ListenerSockets> {
+        let held =
+            |sockets, file| ListenerSockets { listener: listener.clone(), sockets, file, undecided: None };
+        let workers = self.counters.len();
+        Ok(match place {
+            ListenPlace::Tcp(addr) => held(self.tcp(listener, *addr)?, None),
+            ListenPlace::Udp(addr) => {
+                let Group { sockets, order } =
+                    Group::bind(&self.found, listener, *addr, self.claim(listener), workers)?;
+                let undecided = listener.http3.is_some().then_some(order);
+                ListenerSockets { undecided, ..held(sockets, None) }
+            }
+            ListenPlace::Unix(path) => {
+                let mut sockets = self.found.unix(path)?;
+                if sockets.is_empty() {
+                    sockets.push(BoundSocket::unix(path)?);
+                }
+                while sockets.len() < workers {
+                    sockets.push(sockets[0].try_clone()?);
+                }
+                held(sockets, Some(SocketFile::bound(path)))
+            }
+        })
+    }
+
+    fn tcp(&self, listener: &Listener, addr: SocketAddr) -> io::Result<Vec<BoundSocket>> {
         let options = tcp_options(listener);
-        let mut sockets = match place {
-            ListenPlace::Tcp(addr) => self.found.tcp(*addr, Some(listener.backlog), &options)?,
-            ListenPlace::Udp(addr) => self.found.udp(*addr)?,
-            ListenPlace::Unix(path) => self.found.unix(path)?,
-        };
+        let mut sockets = self.found.tcp(addr, Some(listener.backlog), &options)?;
         let is_found = !sockets.is_empty();
         while sockets.len() < self.counters.len() {
             let claim = if sockets.is_empty() { self.claim(listener) } else { Claim::Further };
-            sockets.push(match (place, sockets.first()) {
-                (ListenPlace::Tcp(addr), first) => {
-                    match (BoundSocket::tcp(*addr, listener.backlog, claim, &options), first) {
-                        // Only sockets of one user share a port, and a service manager binds as root.
-                        (Err(error), Some(first)) if is_found && error.kind() == io::ErrorKind::AddrInUse => {
-                            first.try_clone()?
-                        }
-                        (bound, _) => bound?,
-                    }
+            let bound = BoundSocket::tcp(addr, listener.backlog, claim, &options);
+            sockets.push(match (bound, sockets.first()) {
+                // Only sockets of one user share a port, and a service manager binds as root.
+                (Err(error), Some(first)) if is_found && error.kind() == io::ErrorKind::AddrInUse => {
+                    first.try_clone()?
                 }
-                (ListenPlace::Udp(addr), _) => BoundSocket::udp(*addr, claim)?,
-                (ListenPlace::Unix(_), Some(first)) => first.try_clone()?,
-                (ListenPlace::Unix(path), None) => BoundSocket::unix(path)?,
+                (bound, _) => bound?,
             });
         }
         Ok(sockets)
@@ -269,6 +286,17 @@ impl Inheritance {
         // Sockets without a listener are closed.
         self.found = Arc::default();
         self.sessions.clone_from(&snapshot.sessions);
+    }
+
+    /// Makes the kernel steer packets of HTTP/3 to their workers where it can. Call it before the workers open the
+    /// sockets, and not before another process that reads them has left.
+    pub(crate) fn steer(&mut self) {
+        let shared = QuicShared::of(&self.node);
+        for held in &mut self.listening {
+            if let (Some(order), Some(addr)) = (held.undecided.take(), held.listener.place().ip()) {
+                shared.set_steered(addr, steer(addr, &held.sockets, order));
+            }
+        }
     }
 
     /// Handles of all listening sockets for each worker.
@@ -315,12 +343,8 @@ impl Inheritance {
 
 /// Returns the listeners, and one of UDP for each that has HTTP/3: its socket is bound, inherited and closed alike.
 fn with_quic(wanted: &[Listener]) -> Vec<Listener> {
-    let of_quic = |listener: &Listener| Listener {
-        stream: Some(StreamListener::Udp),
-        tls: None,
-        http3: None,
-        ..listener.clone()
-    };
+    let of_quic =
+        |listener: &Listener| Listener { stream: Some(StreamListener::Udp), tls: None, ..listener.clone() };
     let quic = wanted.iter().filter(|listener| listener.quic_place().is_some()).map(of_quic);
     wanted.iter().cloned().chain(quic).collect()
 }

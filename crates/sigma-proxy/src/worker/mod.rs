@@ -8,6 +8,7 @@ pub(crate) mod heartbeat;
 pub mod inheritance;
 pub(crate) mod pressure;
 mod scratch_pool;
+mod steering;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

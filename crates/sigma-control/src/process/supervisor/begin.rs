@@ -147,7 +147,7 @@ impl First {
 /// leaves, and nothing may stop this process any more then: a failure to write it is only logged.
 async fn take_place(
     before: Before,
-    gateway: &Gateway,
+    gateway: &mut Gateway,
     place: Option<&PidFileLocation>,
 ) -> (Option<Link>, Option<PidFile>) {
     let place = place.filter(|_| before.state.is_some());
@@ -207,11 +207,12 @@ impl Supervisor {
         let own_file = place.as_ref().filter(|_| before.state.is_none()).map(PidFileLocation::write);
         let own_file = own_file.transpose()?.flatten();
         current.residents.prepare(None, &plugins.node);
-        let gateway = Gateway::start(Arc::clone(&current), inheritance, pinned, writer, before.receiving())?;
+        let mut gateway =
+            Gateway::start(Arc::clone(&current), inheritance, pinned, writer, before.receiving())?;
         running.set_unready(None);
         running.members().begin();
         running.register(&settings);
-        let (parent, taken_file) = take_place(before, &gateway, place.as_ref()).await;
+        let (parent, taken_file) = take_place(before, &mut gateway, place.as_ref()).await;
         look_after(&publisher, health_file.as_ref(), keeper);
         let sharing = settings.health_sharing.zip(store.as_ref());
         let revision = publisher.state().desired.revision();

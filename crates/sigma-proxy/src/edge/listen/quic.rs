@@ -82,7 +82,7 @@ pub(crate) fn open_endpoint(worker: &Worker, place: &ListenPlace, socket: BoundS
         keys: shared.keys()?,
         place: ConnectionOwner { generation: shared.generation(), worker: number },
         neighbours: shared.neighbours(addr),
-        steering: None,
+        steering: socket.number().and_then(|number| shared.steering(addr, number)),
         limits: limits(http3, tls),
     };
     match Endpoint::server(socket.into(), options) {
