@@ -23,6 +23,8 @@ pub enum RecordKind {
     Aaaa = 28,
     /// Servers of a service.
     Srv = 33,
+    /// Services of HTTPS.
+    Https = 65,
 }
 
 /// A server of a service (RFC 2782).
@@ -36,6 +38,17 @@ pub struct ServiceRecord<'s> {
     pub port: u16,
     /// Its name.
     pub target: &'s str,
+}
+
+/// A service of HTTPS (RFC 9460).
+#[derive(Debug, Clone, Copy)]
+pub struct HttpsRecord<'s> {
+    /// Lower ones are used first; 0 is an alias.
+    pub priority: u16,
+    /// The name of the server; empty for the name of the record.
+    pub target: &'s str,
+    /// The parameters, by their keys, as they are sent.
+    pub params: &'s [(u16, &'s [u8])],
 }
 
 #[derive(Debug, Default)]
@@ -111,14 +124,25 @@ impl Dns {
             for number in [server.priority, server.weight, server.port] {
                 data.extend_from_slice(&number.to_be_bytes());
             }
-            for label in server.target.split('.').filter(|label| !label.is_empty()) {
-                data.push(label.len() as u8);
-                data.extend_from_slice(label.as_bytes());
-            }
-            data.push(0);
+            push_name(&mut data, server.target);
             data
         };
         self.set(name, RecordKind::Srv, servers.iter().map(data).collect());
+    }
+
+    /// Sets the services of HTTPS of `name` and removes all others. Parameters may be malformed.
+    pub fn set_https(&self, name: &str, records: &[HttpsRecord<'_>]) {
+        let data = |record: &HttpsRecord<'_>| {
+            let mut data = record.priority.to_be_bytes().to_vec();
+            push_name(&mut data, record.target);
+            for (key, value) in record.params {
+                data.extend_from_slice(&key.to_be_bytes());
+                data.extend_from_slice(&(value.len() as u16).to_be_bytes());
+                data.extend_from_slice(value);
+            }
+            data
+        };
+        self.set(name, RecordKind::Https, records.iter().map(data).collect());
     }
 
     /// Sets the servers of `name`, whose data are sent unchanged, and removes all others.
@@ -182,6 +206,14 @@ impl Zone {
         }
         Some(reply)
     }
+}
+
+fn push_name(data: &mut Vec<u8>, name: &str) {
+    for label in name.split('.').filter(|label| !label.is_empty()) {
+        data.push(label.len() as u8);
+        data.extend_from_slice(label.as_bytes());
+    }
+    data.push(0);
 }
 
 fn lock(zone: &Mutex<Zone>) -> MutexGuard<'_, Zone> {

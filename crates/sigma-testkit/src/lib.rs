@@ -30,7 +30,7 @@ pub mod wire;
 mod zone;
 
 pub use case::{Action, Case, Check, Expect, Side, Step, parse_cases};
-pub use dns::{Dns, RecordKind, ServiceRecord};
+pub use dns::{Dns, HttpsRecord, RecordKind, ServiceRecord};
 pub use dubbo::{DubboFrame, DubboProvider, hessian_map, hessian_text};
 pub use etcd::EtcdServer;
 pub use gateway::{Gateway, children};

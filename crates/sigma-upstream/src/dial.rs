@@ -138,8 +138,10 @@ pub enum Http3Use {
     Only,
     /// Before TCP, which a node without it gets
     First,
-    /// Instead of TCP once the node has announced it by `Alt-Svc`
+    /// Instead of TCP once the node has announced it by `Alt-Svc`, or its name by HTTPS records
     Announced,
+    /// Instead of TCP once the name of the node has announced it by HTTPS records
+    Recorded,
 }
 
 /// The limits and times of connections over QUIC.
@@ -164,6 +166,8 @@ pub struct DialQuic<'d> {
     pub client: &'d ClientTls,
     /// When it is used.
     pub when: Http3Use,
+    /// The UDP port that HTTPS records announce.
+    pub recorded: Option<u16>,
 }
 
 impl Dial<'_> {

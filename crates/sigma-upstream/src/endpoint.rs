@@ -62,6 +62,8 @@ pub struct Endpoint {
     pub health: Arc<Health>,
     /// It is one of several addresses of its host, and its hash name is the address.
     pub by_address: bool,
+    /// The UDP port of HTTP/3 that its name announces by HTTPS records.
+    pub quic_port: Option<u16>,
 }
 
 impl Endpoint {
@@ -89,6 +91,7 @@ impl Endpoint {
             metadata: None,
             health: Arc::new(Health::unchecked()),
             by_address: false,
+            quic_port: None,
         }
     }
 
@@ -141,6 +144,7 @@ impl Endpoint {
             && self.priority == other.priority
             && self.metadata == other.metadata
             && self.by_address == other.by_address
+            && self.quic_port == other.quic_port
             && Arc::ptr_eq(&self.health, &other.health)
     }
 }
@@ -299,6 +303,7 @@ impl PlannedNode {
             metadata: self.metadata.clone(),
             health: records.of(&self.host, self.port, &addr),
             by_address: false,
+            quic_port: None,
             addr,
         }
     }

@@ -1,6 +1,7 @@
 //! Choosing an endpoint, connecting to it, and judging its health.
 
 mod alt_svc;
+mod announcements;
 pub mod balance;
 pub mod dns;
 pub mod endpoint;

@@ -16,6 +16,7 @@ use sigma_config::resources::{Balance, Node, Scheme};
 use sigma_http::{Fault, FaultKind};
 use tokio::task::JoinSet;
 
+use crate::announcements::Announcements;
 use crate::balance::made_ahead;
 use crate::dns::{ADDRESSES_MAX, DnsError, ResolvedName, Resolver, TTL_MIN, succeed};
 use crate::endpoint::{Address, Endpoint, EndpointSet, Location, PlannedNode, UpstreamCell, plan_nodes};
@@ -47,6 +48,8 @@ pub struct Watch {
     health: Arc<HealthRecords>,
     names: HashMap<String, Named>,
     balance: Balance,
+    /// HTTP/3 of the names, if their HTTPS records are followed.
+    announcements: Option<Announcements>,
 }
 
 #[derive(Debug)]
@@ -114,6 +117,7 @@ impl Watch {
             health,
             names,
             balance,
+            announcements: None,
         };
         watch.note_names();
         watch
@@ -122,6 +126,13 @@ impl Watch {
     /// Sets the balancing of workers, so that its tables are built before they get the endpoints.
     pub fn balanced(self, balance: Balance) -> Watch {
         Watch { balance, ..self }
+    }
+
+    /// Follows the HTTPS records of its names.
+    pub fn with_https_records(mut self) -> Watch {
+        self.announcements = Some(Announcements::default());
+        self.follow_announcements();
+        self
     }
 
     /// Returns true if its endpoints may change. If not, [`Watch::run`] has nothing to do.
@@ -150,6 +161,13 @@ impl Watch {
                 named.addresses.push(addr.ip());
             }
         }
+        if let Some(announcements) = &mut self.announcements {
+            for endpoint in &known.endpoints {
+                if let Some(port) = endpoint.quic_port {
+                    announcements.inherit(&endpoint.host.to_ascii_lowercase(), endpoint.port, port);
+                }
+            }
+        }
     }
 
     /// Returns the current endpoints, which replace the `former` ones. Names that were never resolved are omitted.
@@ -160,8 +178,9 @@ impl Watch {
     fn endpoints(&self) -> EndpointSet {
         let mut endpoints = Vec::with_capacity(self.nodes.len());
         for node in &self.nodes {
+            let quic_port = self.announced(node);
             let mut add = |addr: Address, by_address: bool| {
-                endpoints.push(Endpoint { by_address, ..node.at(addr, &self.ids, &self.health) });
+                endpoints.push(Endpoint { by_address, quic_port, ..node.at(addr, &self.ids, &self.health) });
             };
             match &node.location {
                 Location::Fixed(addr) => add(addr.clone(), false),
@@ -176,6 +195,14 @@ impl Watch {
         }
         let unresolved = if endpoints.is_empty() { self.lack() } else { None };
         EndpointSet { unresolved, ..EndpointSet::new(endpoints, Arc::clone(self.health.epoch())) }
+    }
+
+    /// Returns the UDP port that the name of a node announces.
+    fn announced(&self, node: &PlannedNode) -> Option<u16> {
+        match &node.location {
+            Location::Name(name) => self.announcements.as_ref()?.port(name, node.port),
+            Location::Fixed(_) => None,
+        }
     }
 
     /// Returns the fault of the first name without an address, or of the feed without a node.
@@ -203,6 +230,7 @@ impl Watch {
                 () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now).into()), if due.is_some() => {
                     self.resolve_due(Instant::now()).await;
                 }
+                () = changed(&mut self.announcements, &self.resolver), if self.announcements.is_some() => {}
                 else => return,
             }
             let (next, current) = (self.endpoints(), cell.load());
@@ -248,6 +276,17 @@ impl Watch {
                 self.names.insert(name.clone(), named);
             }
         }
+        self.follow_announcements();
+    }
+
+    fn follow_announcements(&mut self) {
+        let Some(announcements) = &mut self.announcements else { return };
+        announcements.follow(self.nodes.iter().filter_map(|node| match &node.location {
+            // It is this machine, without a query.
+            Location::Name(name) if name == "localhost" => None,
+            Location::Name(name) => Some((name.clone(), node.port)),
+            Location::Fixed(_) => None,
+        }));
     }
 
     async fn resolve_due(&mut self, now: Instant) {
@@ -288,6 +327,14 @@ impl Watch {
                 named.lack = error.fault();
             }
         }
+    }
+}
+
+/// Waits until an announcement has changed.
+async fn changed(announcements: &mut Option<Announcements>, resolver: &Resolver) {
+    match announcements {
+        Some(announcements) => announcements.changed(resolver).await,
+        None => std::future::pending().await,
     }
 }
 

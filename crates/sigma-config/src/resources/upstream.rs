@@ -193,6 +193,10 @@ pub struct UpstreamTls {
     /// Use HTTP/3 for nodes that announce it by `Alt-Svc`, on any UDP port of the same address. Needs `verify: true`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub alt_svc: bool,
+    /// Use HTTP/3 for nodes whose names announce it by HTTPS records (RFC 9460) in DNS, on any UDP port of their
+    /// addresses. Needs `verify: true`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub https_records: bool,
     /// The protocol in which a session of a stream route requests TLS from a node, with `scheme: tls`. Unset: the
     /// session begins with TLS. A node that declines gets no session.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -398,6 +398,12 @@ impl Feed for RegistryFeed {
     }
 }
 
+/// Returns true if HTTPS records of its nodes' names count.
+fn follows_https_records(config: &resources::Upstream) -> bool {
+    let is_wanted = config.tls.as_ref().is_some_and(|tls| tls.https_records);
+    is_wanted && matches!(config.scheme, Scheme::Https | Scheme::Grpcs)
+}
+
 /// Returns a key for the service of an upstream: nodes are the same as long as it is.
 fn service_of(config: &resources::Upstream) -> Box<str> {
     let args = config.discovery_args.as_deref();
@@ -488,6 +494,9 @@ impl EndpointSource for Planning<'_> {
         }
         let watch = Watch::new(resolver, config.scheme, source, Arc::clone(&endpoints.ids), health);
         let mut watch = watch.balanced(config.balance);
+        if follows_https_records(config) {
+            watch = watch.with_https_records();
+        }
         if let Some(former) = endpoints.watching.get(key) {
             watch.inherit(&former.cell.load(), former.service == service);
         }

@@ -102,7 +102,11 @@ pub(crate) fn target<'t>(
         let is_for_http1 = demands.upgrade || demands.protocol == Protocol::Dubbo;
         let client = if is_for_http1 { &tls.upgradable } else { &tls.any };
         let http3 = tls.http3.as_ref().filter(|_| !is_for_http1);
-        let quic = http3.map(|http3| DialQuic { client: &http3.tls, when: http3.when });
+        let quic = http3.map(|http3| DialQuic {
+            client: &http3.tls,
+            when: http3.when,
+            recorded: endpoint.quic_port,
+        });
         DialTls { client, name: &demands.name, quic }
     });
     let dial = Dial {

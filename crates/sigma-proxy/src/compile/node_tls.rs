@@ -178,7 +178,10 @@ impl Inputs {
             [NodeProtocol::H3] => Some(Http3Use::Only),
             [NodeProtocol::H3, ..] => Some(Http3Use::First),
             // Without a verified name any port of the address would do.
-            _ => (verify && self.tls.as_ref()?.alt_svc).then_some(Http3Use::Announced),
+            _ => match self.tls.as_ref().filter(|_| verify)? {
+                tls if tls.alt_svc => Some(Http3Use::Announced),
+                tls => tls.https_records.then_some(Http3Use::Recorded),
+            },
         }
     }
 

@@ -118,7 +118,7 @@ impl Upstream {
         Some(match self.over_tls()?.http3.as_ref()?.when {
             Http3Use::Only => "only",
             Http3Use::First => "first",
-            Http3Use::Announced => "announced",
+            Http3Use::Announced | Http3Use::Recorded => "announced",
         })
     }
 

@@ -386,6 +386,8 @@ fn port_of(place: &ListenPlace) -> Option<(SocketAddr, Transport)> {
 
 #[cfg(test)]
 mod tests {
+    use sigma_config::settings::Http3;
+
     use super::*;
     use crate::compile::tests::alone;
 
@@ -429,7 +431,9 @@ mod tests {
         step(std::slice::from_ref(&udp), (1, 0));
         step(&[Listener { name: Some("dns".to_owned()), ..udp.clone() }], (0, 0));
         step(&[udp.clone(), plain.clone()], (1, 0));
-        step(&[plain], (0, 1));
+        // The sockets of another protocol are not the same.
+        step(&[Listener { http3: Some(Http3::default()), ..plain.clone() }], (2, 2));
+        step(&[plain], (1, 2));
     }
 
     fn listeners(open: &[u16], close: &[u16]) -> Listeners {

@@ -111,6 +111,7 @@ fn set(nodes: &[Node], epoch: &Arc<HealthEpoch>) -> Arc<EndpointSet> {
         metadata: None,
         health: Arc::clone(&node.health),
         by_address: false,
+        quic_port: None,
     };
     Arc::new(EndpointSet::new(nodes.iter().map(endpoint).collect(), Arc::clone(epoch)))
 }

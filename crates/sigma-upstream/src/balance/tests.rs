@@ -29,6 +29,7 @@ fn cell(nodes: &[(u32, i32)]) -> (Arc<UpstreamCell>, Arc<EndpointSet>) {
         metadata: None,
         health: Arc::new(Health::new(Arc::clone(&epoch))),
         by_address: false,
+        quic_port: None,
     };
     let endpoints = nodes.iter().enumerate().map(endpoint).collect();
     let set = Arc::new(EndpointSet::new(endpoints, Arc::clone(&epoch)));

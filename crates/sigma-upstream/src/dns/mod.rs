@@ -6,6 +6,7 @@
 //!
 //! `/etc/hosts` and the system's resolver configuration are read once, when the [`Resolver`] is made.
 
+mod https;
 mod lenient;
 mod service;
 
@@ -24,6 +25,7 @@ use hickory_resolver::system_conf::{parse_resolv_conf, read_system_conf};
 use sigma_http::{Fault, FaultKind};
 use sigma_schema::cidr::{CidrSet, is_of_one_host};
 
+pub(crate) use https::Http3Record;
 use lenient::Lenient;
 pub use service::DnsService;
 pub(crate) use service::succeed;

@@ -455,6 +455,7 @@ mod tests {
             priority: 0,
             metadata: None,
             by_address: false,
+            quic_port: None,
             health: records.of("node.test", addr.port(), &Address::Tcp(*addr)),
         };
         let endpoints = addrs.iter().map(endpoint).collect();

@@ -208,6 +208,7 @@ mod tests {
             priority: 0,
             metadata: None,
             by_address: false,
+            quic_port: None,
             health: std::sync::Arc::new(crate::health::Health::unchecked()),
         };
         assert_eq!(probe(&active, &endpoint).await, Some(Event::Timeout));

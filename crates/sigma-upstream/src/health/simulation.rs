@@ -65,6 +65,7 @@ impl World {
                 priority: 0,
                 metadata: None,
                 by_address: false,
+                quic_port: None,
                 health: Arc::new(health),
             }
         };

@@ -72,7 +72,9 @@ impl Http3State {
         let port = match http3.when {
             Http3Use::Only => return Some(addr),
             Http3Use::First => addr.port(),
-            Http3Use::Announced => self.announced_port(dial.tls?.name, now_ms)?,
+            Http3Use::Announced | Http3Use::Recorded => {
+                self.announced_port(dial.tls?.name, now_ms).or(http3.recorded)?
+            }
         };
         let is_open = |known: &Port| !known.is_tried && known.silent_until_ms <= now_ms;
         let may_try = self.ports.borrow().iter().find(|known| known.number == port).is_none_or(is_open);
@@ -135,7 +137,7 @@ mod tests {
     use crate::pool::tests::{endpoint, target};
 
     fn with_tls<'t>(plain: Target<'t>, client: &'t ClientTls, name: &'t str, when: Http3Use) -> Target<'t> {
-        let tls = DialTls { client, name, quic: Some(DialQuic { client, when }) };
+        let tls = DialTls { client, name, quic: Some(DialQuic { client, when, recorded: None }) };
         Target { dial: Dial { tls: Some(tls), ..plain.dial }, ..plain }
     }
 

@@ -52,19 +52,32 @@ pub(super) struct TargetIdentity {
 struct MadeTls {
     client: ClientTls,
     name: Box<str>,
-    quic: Option<(ClientTls, Http3Use)>,
+    quic: Option<MadeQuic>,
+}
+
+/// The HTTP/3 of a connection.
+#[derive(Debug)]
+struct MadeQuic {
+    client: ClientTls,
+    when: Http3Use,
+    recorded: Option<u16>,
 }
 
 impl MadeTls {
     fn of(tls: &DialTls<'_>) -> MadeTls {
-        let quic = tls.quic.map(|quic| (quic.client.clone(), quic.when));
+        let quic = tls.quic.map(|quic| MadeQuic {
+            client: quic.client.clone(),
+            when: quic.when,
+            recorded: quic.recorded,
+        });
         MadeTls { client: tls.client.clone(), name: tls.name.into(), quic }
     }
 
     fn fits(&self, wanted: &DialTls<'_>) -> bool {
         let same_quic = match (&self.quic, &wanted.quic) {
             (None, None) => true,
-            (Some((client, when)), Some(wanted)) => client.is_same(wanted.client) && *when == wanted.when,
+            // A new announcement does not end connections.
+            (Some(made), Some(wanted)) => made.client.is_same(wanted.client) && made.when == wanted.when,
             _ => false,
         };
         same_quic && self.client.is_same(wanted.client) && *self.name == *wanted.name
@@ -107,7 +120,11 @@ impl TargetIdentity {
     /// Returns the address and the dial settings, with the general part of `dial`.
     pub(super) fn redial<'m>(&'m self, dial: &'m GeneralDial) -> (&'m Address, Dial<'m>) {
         let tls = self.tls.as_ref().map(|tls| {
-            let quic = tls.quic.as_ref().map(|(client, when)| DialQuic { client, when: *when });
+            let quic = tls.quic.as_ref().map(|made| DialQuic {
+                client: &made.client,
+                when: made.when,
+                recorded: made.recorded,
+            });
             DialTls { client: &tls.client, name: &tls.name, quic }
         });
         let dial = Dial {

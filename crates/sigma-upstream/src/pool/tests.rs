@@ -36,6 +36,7 @@ pub(super) fn endpoint(ids: &EndpointIds, host: &str, addr: &Address) -> Endpoin
         metadata: None,
         health: Arc::new(Health::unchecked()),
         by_address: false,
+        quic_port: None,
     }
 }
 

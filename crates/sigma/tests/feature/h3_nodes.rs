@@ -1,6 +1,7 @@
 //! Nodes that are reached over HTTP/3: the choice, the race with TCP, and the ends of requests.
 
 mod raw;
+mod records;
 mod steering;
 pub(crate) mod upgrades;
 

@@ -58,6 +58,7 @@ fn set_of(numbers: impl Iterator<Item = usize>, epoch: &Arc<HealthEpoch>) -> End
         metadata: None,
         health: Arc::new(Health::new(Arc::clone(epoch))),
         by_address: false,
+        quic_port: None,
     };
     EndpointSet::new(numbers.map(endpoint).collect(), Arc::clone(epoch))
 }
