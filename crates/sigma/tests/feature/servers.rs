@@ -14,6 +14,8 @@ mod dubbo;
 mod ext_proc;
 mod go_runner;
 mod http3_browser;
+mod http3_caddy;
+mod http3_clients;
 mod http3_ngtcp2;
 mod http3_upgrades;
 mod kafka;

@@ -6,13 +6,13 @@ use crate::h2::noise;
 use crate::tls::{Authority, Issued};
 
 /// The client sends this name if it connects to an address.
-const NAME: &str = "localhost";
+pub(super) const NAME: &str = "localhost";
 
 /// The length of responses and uploads: hundreds of packets.
-const LENGTH: usize = 300_000;
+pub(super) const LENGTH: usize = 300_000;
 
 /// A gateway with HTTP/3 in front of an origin that sends the same bytes for each path, and echoes bodies.
-fn gateway(issued: &Issued, origin: &Origin) -> Gateway {
+pub(super) fn gateway(issued: &Issued, origin: &Origin) -> Gateway {
     let config = json!({
         "workers": 2,
         "error_log": { "level": "info" },
@@ -24,7 +24,7 @@ fn gateway(issued: &Issued, origin: &Origin) -> Gateway {
     Gateway::start(SIGMA, &config.to_string()).unwrap()
 }
 
-fn origin(content: Vec<u8>) -> Origin {
+pub(super) fn origin(content: Vec<u8>) -> Origin {
     Origin::answer(move |request| {
         let body = if request.body.is_empty() { &content } else { &request.body };
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
