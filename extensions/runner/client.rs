@@ -23,6 +23,9 @@ const IDLE_MAX: usize = 32;
 const IDLE_MS: u64 = 180_000;
 /// The most calls of a worker at a time. Each has a connection, and a runner that hangs keeps it for a minute.
 const CALLS_MAX: usize = 1_024;
+/// The most further replies to an earlier message before the reply to a call. APISIX's runner for Java 0.4.0 replies twice
+/// to the message of a configuration.
+const REPEATS_MAX: usize = 1;
 /// The most questions of a runner in one call.
 const QUESTIONS_MAX: usize = 1_024;
 /// The most attempts of a call whose token the runner does not know.
@@ -54,6 +57,16 @@ struct Idle {
     since_ms: u64,
     /// The epoch of the runner that it leads to.
     epoch: u64,
+    last: Purpose,
+}
+
+/// The message that a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// A configuration. A second reply to it may be on its way, so the next message is a call: the token in a repeated
+    /// reply would be taken for the token of another configuration.
+    Configuration,
+    Call,
 }
 
 /// A place among the calls of a worker.
@@ -147,12 +160,12 @@ impl Client {
     }
 
     /// Returns an idle connection, or a new one.
-    async fn connection(&self, runner: &Runner) -> Result<Connection, Failure> {
+    async fn connection(&self, runner: &Runner, purpose: Purpose) -> Result<Connection, Failure> {
         let (now_ms, epoch) = (deadline::now_ms(), runner.tokens.epoch());
         let fits = |idle: &Idle| idle.epoch == epoch && now_ms.saturating_sub(idle.since_ms) < IDLE_MS;
         self.idle.borrow_mut().retain(fits);
         loop {
-            let Some(idle) = self.idle.borrow_mut().pop() else { break };
+            let Some(idle) = self.take_idle(purpose) else { break };
             if idle.connection.is_idle() {
                 return Ok(idle.connection);
             }
@@ -168,11 +181,19 @@ impl Client {
         Connection::open(path).await.map_err(failed)
     }
 
-    /// Keeps a connection for the next call.
-    fn keep(&self, connection: Connection, epoch: u64) {
+    /// Takes the idle connection that was used last and may have this purpose.
+    fn take_idle(&self, purpose: Purpose) -> Option<Idle> {
+        let mut all = self.idle.borrow_mut();
+        let fits = |idle: &Idle| purpose == Purpose::Call || idle.last == Purpose::Call;
+        let at = all.iter().rposition(fits)?;
+        Some(all.swap_remove(at))
+    }
+
+    /// Keeps a connection for the next message; `last` is the purpose that it had.
+    fn keep(&self, connection: Connection, epoch: u64, last: Purpose) {
         let mut idle = self.idle.borrow_mut();
         if idle.len() < IDLE_MAX {
-            idle.push(Idle { connection, since_ms: deadline::now_ms(), epoch });
+            idle.push(Idle { connection, since_ms: deadline::now_ms(), epoch, last });
         }
     }
 
@@ -209,8 +230,21 @@ async fn send(connection: &mut Connection, message: &mut Message) -> Result<(), 
 /// Receives the response to a message of this type; None if the runner does not know the token.
 async fn receive(connection: &mut Connection, expected: u8) -> Result<Option<Frame>, Failure> {
     let may_ask = matches!(expected, kind::HTTP_REQ_CALL | kind::HTTP_RESP_CALL);
-    let is_expected = |kind| kind == expected || kind == kind::ERROR || (kind == kind::EXTRA_INFO && may_ask);
-    let received = connection.receive(is_expected).await.map_err(|reason| receiving(expected, reason))?;
+    let mut repeats = 0;
+    let received = loop {
+        let may_repeat = may_ask && repeats < REPEATS_MAX;
+        let is_expected = |kind| match kind {
+            kind::EXTRA_INFO => may_ask,
+            kind::PREPARE_CONF => may_repeat || kind == expected,
+            _ => kind == expected || kind == kind::ERROR,
+        };
+        let received = connection.receive(is_expected).await.map_err(|reason| receiving(expected, reason))?;
+        if received.kind == kind::PREPARE_CONF && kind::PREPARE_CONF != expected {
+            repeats += 1;
+            continue;
+        }
+        break received;
+    };
     let invalid = |_| receiving(expected, "the message is not a valid FlatBuffers table");
     match received.kind {
         kind::EXTRA_INFO => {
@@ -234,7 +268,7 @@ impl Call {
             self.tries += 1;
             let token = self.token().await?;
             self.message.set_token(token.number);
-            let mut connection = self.place.0.connection(&self.runner).await?;
+            let mut connection = self.place.0.connection(&self.runner, Purpose::Call).await?;
             send(&mut connection, &mut self.message).await?;
             match receive(&mut connection, self.message.kind).await? {
                 Some(frame) => return Ok(self.event(frame, connection, token)),
@@ -275,7 +309,7 @@ impl Call {
                 Event::InfoRequest(self, info_request)
             }
             Frame::Expected(received) => {
-                self.place.0.keep(connection, token.epoch());
+                self.place.0.keep(connection, token.epoch(), Purpose::Call);
                 Event::Reply(received)
             }
         }
@@ -311,14 +345,14 @@ impl Call {
                 .collect()
         });
         let mut message = prepare_conf(entries.as_deref(), &self.conf.key);
-        let mut connection = self.place.0.connection(&self.runner).await?;
+        let mut connection = self.place.0.connection(&self.runner, Purpose::Configuration).await?;
         send(&mut connection, &mut message).await?;
         let Some(Frame::Expected(received)) = receive(&mut connection, kind::PREPARE_CONF).await? else {
             return Err(receiving(kind::PREPARE_CONF, Reported::TokenNotFound));
         };
         let invalid = |_| receiving(kind::PREPARE_CONF, "the message is not a valid FlatBuffers table");
         let number = token(&received.payload).map_err(invalid)?;
-        self.place.0.keep(connection, epoch);
+        self.place.0.keep(connection, epoch, Purpose::Configuration);
         Ok(local.put(all, &self.conf.key, number, epoch, self.uptime))
     }
 }

@@ -61,6 +61,9 @@ struct ResponseFilter(Caller);
 /// A call that waits for the body of the response.
 struct Suspended(Call);
 
+/// The filter of the body has replaced the response. The header filters run once more, for the new one.
+struct Replaced;
+
 /// The reply of a runner whose fields are sound.
 struct Changes {
     status: u16,
@@ -75,7 +78,8 @@ impl Plugin for PostResp {
         let slot = Slot::from(self);
         // A call for an earlier response, which this one replaces.
         let _ = ctx.take_kept::<_, Suspended>(slot);
-        if !is_of_node(ctx) || ctx.response.status < 200 {
+        let is_own = ctx.take_kept::<_, Replaced>(slot).is_some();
+        if is_own || !is_of_node(ctx) || ctx.response.status < 200 {
             return ResponseStep::Next;
         }
         Arc::clone(&self.0).begin(slot, ctx, env)
@@ -86,6 +90,7 @@ impl Plugin for PostResp {
         let filter = Arc::clone(&self.0);
         Some(Box::new(Exchange {
             filter,
+            slot: Slot::from(self),
             state: State::Reading(call),
             body: Vec::new(),
             held: CountedBytes::default(),
@@ -238,6 +243,8 @@ const NO_ROOM: &str = "the worker has no memory for the response body";
 /// A response body that is read for the runner. The head waits for the runner's reply.
 struct Exchange {
     filter: Arc<ResponseFilter>,
+    /// Where the plugin keeps values in the exchange.
+    slot: Slot,
     state: State,
     /// The body so far.
     body: Vec<u8>,
@@ -283,11 +290,17 @@ impl Exchange {
         Ok(())
     }
 
+    /// Makes `reply` the response. Returns the fault that ends the body.
+    fn replace(&self, reply: Reply, ctx: &mut Context) -> Fault {
+        ctx.instead = Some(Box::new(reply));
+        ctx.keep(self.slot, Replaced);
+        REPLACED
+    }
+
     /// Handles a failure: the body follows unchanged, or a response with 503.
     fn fail(&mut self, failure: &Failure, rest: Rest, ctx: &mut Context) -> Result<(), Fault> {
         if let Some(reply) = self.filter.0.failed(failure) {
-            ctx.instead = Some(Box::new(reply));
-            return Err(REPLACED);
+            return Err(self.replace(reply, ctx));
         }
         let body = std::mem::take(&mut self.body);
         self.state = State::Sending(pieces(&body), rest);
@@ -311,8 +324,8 @@ impl Exchange {
         if is_bodiless(changes.status) {
             let status = changes.status;
             let empty = Changes { body: Vec::new(), ..changes };
-            ctx.instead = Some(Box::new(reply(empty, status, ctx)));
-            return Err(REPLACED);
+            let reply = reply(empty, status, ctx);
+            return Err(self.replace(reply, ctx));
         }
         set_head(&changes, ctx);
         let old = std::mem::take(&mut self.body);

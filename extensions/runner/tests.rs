@@ -568,6 +568,41 @@ fn failures_of_responses() {
     check(&reading(made::response(0, &[], b"")), &vec![b'x'; 17 << 20]);
 }
 
+/// The gateway runs the header filters again for a response that the filter of a body has made.
+#[test]
+fn replacements_do_not_reach_the_runner() {
+    for frame in [made::error(1), made::response(204, &[], b"")] {
+        let scripted = reading(frame);
+        let plugin = post_resp(&scripted.socket(), false);
+        let mut case = answering("");
+        assert!(filter(&mut case, &plugin, b"node").is_err());
+        let calls = scripted.got().len();
+        assert!(block_on(filter_head(&mut case, &plugin)).is_none() && case.body_filter(&plugin).is_none());
+        assert_eq!(scripted.got().len(), calls);
+        // A response after that one is the node's again.
+        case.respond(200, "");
+        assert!(matches!(case.response_step(&plugin), ResponseStep::Wait(_)));
+    }
+}
+
+/// APISIX's runner for Java replies twice to the message of a configuration. The second reply may arrive late.
+#[test]
+fn a_repeated_reply_to_a_configuration_is_skipped() {
+    let check = |late: usize, is_refused: bool| {
+        let scripted = runner(move |_, got| {
+            let mut frames = vec![made::token(7); late];
+            frames.push(made::response(0, &[entry("x", Some("1"))], b""));
+            Act::Send(if got.kind == kind::HTTP_RESP_CALL { frames.concat() } else { made::token(7) })
+        });
+        let mut case = answering("");
+        let found = filter(&mut case, &post_resp(&scripted.socket(), false), b"node");
+        assert_eq!((found.is_err(), case.answered("x").is_empty()), (is_refused, is_refused), "{late}");
+    };
+    check(0, false);
+    check(1, false);
+    check(2, true);
+}
+
 /// The gateway's own responses are not the runner's matter.
 #[test]
 fn responses_of_the_gateway_pass() {

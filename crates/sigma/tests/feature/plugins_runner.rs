@@ -7,7 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -287,6 +287,42 @@ fn runners_that_fail_are_named() {
         "failed to receive RPC_PREPARE_CONF: data truncated",
     );
     check("hangs", |mut stream| while stream.read(&mut [0; 4096]).is_ok_and(|length| length > 0) {}, "");
+}
+
+/// A runner that takes a response with its body and then ends: the client gets the whole response of the failure, and the
+/// runner is not called for that one.
+#[test]
+fn a_runner_that_fails_on_a_body_does_not_get_the_reply() {
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    // The token of a configuration, and the query for the body of a response, as FlatBuffers.
+    const TOKEN: [u8; 24] = [1, 0, 0, 20, 12, 0, 0, 0, 0, 0, 6, 0, 8, 0, 4, 0, 6, 0, 0, 0, 7, 0, 0, 0];
+    const QUERY: [u8; 36] = [
+        3, 0, 0, 32, 12, 0, 0, 0, 8, 0, 12, 0, 11, 0, 4, 0, 8, 0, 0, 0, 12, 0, 0, 0, 0, 0, 0, 3, 4, 0, 4, 0,
+        4, 0, 0, 0,
+    ];
+    let origin = Origin::echo("a").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("runner");
+    listen(&path, |mut stream| {
+        let mut header = [0; 4];
+        while stream.read_exact(&mut header).is_ok() {
+            let mut payload = vec![0; u32::from_be_bytes([0, header[1], header[2], header[3]]) as usize];
+            stream.read_exact(&mut payload).unwrap();
+            match header[0] {
+                1 => stream.write_all(&TOKEN).unwrap(),
+                4 => {
+                    CALLS.fetch_add(1, Ordering::Relaxed);
+                    stream.write_all(&QUERY).unwrap();
+                }
+                _ => return,
+            }
+        }
+    });
+    let routes = [("/body", with("ext-plugin-post-resp", "any", &json!({})))];
+    let gateway = start(&origin, json!({ "path_for_test": path }), &routes);
+    let response = gateway.connect().unwrap().get("/body").unwrap();
+    assert_eq!((response.status(), CALLS.load(Ordering::Relaxed)), (503, 1), "{}", gateway.stderr());
+    assert!(!response.body.is_empty() && response.head.get("content-length").is_some());
 }
 
 /// The reader of the page has installed the runner, and saves the plugin and the configuration.

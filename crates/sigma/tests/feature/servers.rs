@@ -18,6 +18,7 @@ mod http3_caddy;
 mod http3_clients;
 mod http3_ngtcp2;
 mod http3_upgrades;
+mod java_runner;
 mod kafka;
 mod keycloak;
 mod keycloak_saml;
@@ -29,6 +30,7 @@ mod opensearch;
 mod package;
 mod php_fpm;
 mod postgres;
+mod python_runner;
 mod rocketmq;
 mod systemd;
 
