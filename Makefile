@@ -60,9 +60,13 @@ advisories:
 conformance: build-tools tools
 	$(tests) --target feature --filter go:: --timeout 1200
 
-# The tests of WebAssembly, with a module that Go builds. The engine takes minutes to compile, so `make test` leaves them
-# out.
+# The tests of WebAssembly, with modules that Go, cargo and npm build. The engine takes minutes to compile, so `make test`
+# leaves them out.
 test-wasm: build-tools tools
+	@missing=(); missing_python=(); \
+	command -v npm >/dev/null || missing+=(npm); \
+	$(install_missing)
+	@test -d "$$(rustc --print target-libdir --target wasm32-wasip1)" || rustup target add wasm32-wasip1
 	cargo clippy -p sigma-wasm --features tests --all-targets --locked -- -D warnings
 	cargo test -p sigma-wasm --features tests --locked
 	cargo test -p sigma --features wasm --locked --test feature -- plugins_wasm::

@@ -212,7 +212,8 @@ impl Instance {
         }
     }
 
-    /// Runs the callbacks for a response, or for a part of it.
+    /// Runs the callbacks for a response, or for a part of it. As in Envoy, they get the plugin's context: SDKs find the
+    /// exchange by the call, and some end at another context. Functions of the host are about the exchange already.
     ///
     /// # Errors
     /// Returns an error if the module is aborted.
@@ -245,7 +246,7 @@ impl Instance {
         self.state(|state| state.answer = Some(answer));
         let delivered = self.call("proxy_on_http_call_response", context, |store, exports| {
             let Some(callback) = &exports.call_response else { return Ok(()) };
-            callback.call(store, (context, id, headers, body, trailers))
+            callback.call(store, (ROOT, id, headers, body, trailers))
         });
         self.state(|state| state.answer = None);
         delivered
@@ -256,7 +257,7 @@ impl Instance {
         self.state(|state| state.message = Some(message));
         let received = self.call("proxy_on_grpc_receive", context, |store, exports| {
             let Some(receive) = &exports.grpc_receive else { return Ok(()) };
-            receive.call(store, (context, id, size))
+            receive.call(store, (ROOT, id, size))
         });
         self.state(|state| state.message = None);
         received
@@ -275,7 +276,7 @@ impl Instance {
         let name = ["proxy_on_grpc_receive_initial_metadata", "proxy_on_grpc_receive_trailing_metadata"][at];
         let received = self.call(name, context, |store, exports| {
             let receive = [&exports.grpc_initial, &exports.grpc_trailing][at];
-            receive.as_ref().map_or(Ok(()), |receive| receive.call(store, (context, id, count)))
+            receive.as_ref().map_or(Ok(()), |receive| receive.call(store, (ROOT, id, count)))
         });
         self.state(|state| state.metadata[at] = None);
         received
@@ -286,7 +287,7 @@ impl Instance {
         self.state(|state| state.grpc_end = end);
         self.call("proxy_on_grpc_close", context, |store, exports| {
             let Some(close) = &exports.grpc_close else { return Ok(()) };
-            close.call(store, (context, id, code))
+            close.call(store, (ROOT, id, code))
         })
     }
 

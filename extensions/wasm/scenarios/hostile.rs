@@ -192,6 +192,30 @@ fn the_allocator_may_not_call_the_host() {
     check("(call $continue (i32.const 0))", 503);
 }
 
+/// The collector of Go waits and reads the time during an allocation, and ends the module if it cannot.
+#[test]
+fn the_allocator_may_call_functions_of_wasi() {
+    let world = World::new(&json!({}));
+    let calls = r#"(if (call $poll (i32.const 4096) (i32.const 5000) (i32.const 1) (i32.const 6000)) (then unreachable))
+        (if (call $time (i32.const 0) (i64.const 0) (i32.const 6000)) (then unreachable))
+        (global.get $heap)
+    "#;
+    let prelude = super::PRELUDE.replace("(global.get $heap)\n", calls);
+    let module = format!(
+        r#"(module
+            (import "wasi_snapshot_preview1" "poll_oneoff" (func $poll (param i32 i32 i32 i32) (result i32)))
+            (import "wasi_snapshot_preview1" "clock_time_get" (func $time (param i32 i64 i32) (result i32)))
+            {prelude} (func (export "proxy_abi_version_0_2_0"))
+            (data (i32.const 1024) ":path")
+            (func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32)
+                (if (call $get_field (i32.const 0) (i32.const 1024) (i32.const 5) (i32.const 8) (i32.const 12))
+                    (then unreachable))
+                (i32.const 0)))"#
+    );
+    let entry = world.entry(&wat::parse_str(&module).unwrap(), json!({})).unwrap();
+    assert_eq!(run(&world, &entry, "").0, 0);
+}
+
 #[test]
 fn loops_in_the_background_leave_time_for_requests() {
     let world = World::new(&json!({}));

@@ -6,6 +6,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use sigma_testkit::{Gateway, Message, Origin, until};
 
+use crate::servers::built;
 use crate::streams::{config, is_closed, parrot, talk, upstream};
 use crate::{PATIENCE, SIGMA};
 
@@ -27,11 +28,15 @@ fn echo() -> Origin {
 }
 
 fn start(origin: &Origin, plugins: &Value, section: &Value) -> Gateway {
+    start_with(origin, plugins, section, 1)
+}
+
+fn start_with(origin: &Origin, plugins: &Value, section: &Value, memory_mib: usize) -> Gateway {
     let config = json!({
         "workers": 2,
         "listeners": [{ "address": "{listen}" }],
         "pid_file": "{dir}/sigma.pid",
-        "plugin_attr": { "wasm": { "instances": 8, "memory_mib": 1, "disk_path": "{dir}/wasm" } },
+        "plugin_attr": { "wasm": { "instances": 8, "memory_mib": memory_mib, "disk_path": "{dir}/wasm" } },
         "wasm": section,
         "routes": [{
             "uri": "/*", "plugins": plugins, "upstream": { "nodes": { origin.address().to_string(): 1 } },
@@ -168,5 +173,71 @@ fn the_conformance_kit_of_http_wasm_passes() {
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{protocol}: {text}{}", gateway.stderr());
         assert_eq!(text.matches("--- PASS: TestKit/").count(), 35, "{protocol}: {text}");
+    }
+}
+
+/// A module of Rust's SDK, built by cargo, and one of AssemblyScript's, built by npm; the first time only.
+fn sdk_modules() -> [PathBuf; 2] {
+    let rust = built("wasm-rust", "wasm-rust-0.2.5", |folder, draft| {
+        let mut cargo = Command::new("cargo");
+        cargo.args([
+            "build",
+            "--quiet",
+            "--locked",
+            "--release",
+            "--target",
+            "wasm32-wasip1",
+            "--target-dir",
+        ]);
+        let status = cargo.arg(draft).current_dir(folder).status();
+        assert!(
+            status.expect("cargo is there").success(),
+            "`cargo build` failed; `rustup target add wasm32-wasip1` adds the target"
+        );
+    });
+    let assembly = built("wasm-assembly", "wasm-assembly-0.1.8", |folder, draft| {
+        let _ = std::fs::remove_dir_all(draft);
+        std::fs::create_dir_all(draft.join("assembly")).unwrap();
+        for file in ["package.json", "assembly/index.ts"] {
+            std::fs::copy(folder.join(file), draft.join(file)).unwrap();
+        }
+        let mut npm = Command::new("npm");
+        let status = npm.args(["install", "--silent", "--no-audit", "--no-fund"]).current_dir(draft).status();
+        assert!(status.expect("npm is there").success(), "`npm install` failed");
+        let mut compile = Command::new("npx");
+        compile.args(["asc", "assembly/index.ts", "-b", "filter.wasm", "--use", "abort=abort_proc_exit"]);
+        let output = compile.arg("--optimize").current_dir(draft).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    });
+    [rust.join("wasm32-wasip1/release/filter.wasm"), assembly.join("filter.wasm")]
+}
+
+#[test]
+fn modules_of_the_sdks_for_rust_and_assemblyscript() {
+    let origin = echo();
+    let [rust, assembly] = sdk_modules();
+    let section = json!({ "plugins": [{ "name": "other", "file": filter(), "priority": 1 }] });
+    let conf = json!({ "wasm": { "file": rust, "conf": "hello" } });
+    let gateway = start_with(&origin, &conf, &section, 16);
+    for size in [1, 100, 500_000] {
+        let response = post(&gateway, "", &"a".repeat(size));
+        assert_eq!((response.status(), response.head.get("x-greeting")), (200, Some("hello")));
+        assert!(response.text() == "A".repeat(size), "{size}");
+    }
+    let response = post(&gateway, "X-Deny: 1\r\n", "");
+    assert_eq!(
+        (response.status(), &*response.text(), response.head.get("x-by")),
+        (403, "denied\n", Some("rust"))
+    );
+    assert_eq!(post(&gateway, "X-Panic: 1\r\n", "").status(), 503);
+    assert_eq!(post(&gateway, "", "a").text(), "A");
+    let conf = json!({ "wasm": { "file": assembly, "conf": "hello", "root_id": "filter" } });
+    let gateway = start_with(&origin, &conf, &section, 16);
+    for _ in 0..20 {
+        let response = post(&gateway, "", "body");
+        assert_eq!((response.status(), &*response.text()), (200, "body"));
+        assert_eq!(response.head.get("x-greeting"), Some("hello"));
+        let response = post(&gateway, "X-Deny: 1\r\n", "");
+        assert_eq!((response.status(), &*response.text()), (403, "denied\n"));
     }
 }

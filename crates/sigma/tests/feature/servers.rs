@@ -48,7 +48,7 @@ use crate::{PATIENCE, SIGMA};
 
 /// The result of `build` from the folder `tests/servers/<name>` at its output path, built once into
 /// `target/tools`.
-fn built(name: &str, file: &str, build: impl FnOnce(&Path, &Path)) -> PathBuf {
+pub(crate) fn built(name: &str, file: &str, build: impl FnOnce(&Path, &Path)) -> PathBuf {
     // Two builds at a time would only take turns.
     static BUILDING: Mutex<()> = Mutex::new(());
     let _one = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
