@@ -100,6 +100,46 @@ fn files_are_reloaded_all_or_nothing() {
     assert!(counters.text().contains("sigma_lua_runs_total{plugin=\"greet\"} "), "{}", counters.text());
 }
 
+/// Each request of a client gets a response of one version, also if its script waits during a reload; versions never go
+/// back.
+#[test]
+fn a_reload_under_load_loses_no_request() {
+    const RELOADS: u32 = 20;
+    let version = |number: u32| format!("ngx.sleep(0.002) return 200, '{number}'");
+    let files = Files::new(&[("greet", &version(0))]);
+    let gateway = Gateway::start(SIGMA, &config(&files)).unwrap();
+    let clients: Vec<_> = (0..6)
+        .map(|_| {
+            let mut client = gateway.connect().unwrap();
+            std::thread::spawn(move || {
+                let mut seen: Vec<u32> = Vec::new();
+                while seen.last() != Some(&RELOADS) {
+                    let response = client.get("/").unwrap();
+                    assert_eq!(response.status(), 200, "{}", response.text());
+                    seen.push(response.text().parse().unwrap());
+                }
+                seen
+            })
+        })
+        .collect();
+    let control = Operator::new(gateway.control_address());
+    let reload = || control.call("PUT", "/v1/plugins/reload", None).unwrap().status();
+    for number in 1..=RELOADS {
+        if number % 5 == 0 {
+            files.write("greet", "return return");
+            assert_eq!(reload(), 503);
+        }
+        files.write("greet", &version(number));
+        assert_eq!(reload(), 200);
+    }
+    for client in clients {
+        let seen = client.join().unwrap();
+        assert!(seen.is_sorted(), "{seen:?}");
+        let versions = seen.iter().collect::<std::collections::BTreeSet<_>>().len();
+        assert!(versions > 5, "{versions} versions in {} responses", seen.len());
+    }
+}
+
 #[test]
 fn a_file_that_cannot_be_loaded_closes_what_names_it() {
     let files = Files::new(&[("greet", "return return")]);
