@@ -93,6 +93,8 @@ pub(crate) struct Run {
     ticket: Ticket,
     /// The processor time so far.
     used: Duration,
+    /// The same when the worker last did something else.
+    released: Duration,
 }
 
 /// The most processor time of a script with all its waits, as a multiple of its time between two waits. A timer may run
@@ -146,6 +148,7 @@ impl Run {
             place: Rc::clone(place),
             ticket,
             used: Duration::ZERO,
+            released: Duration::ZERO,
         }
     }
 
@@ -221,9 +224,23 @@ impl Run {
         }
     }
 
-    /// Waits until the work of at least one coroutine is done.
+    /// Waits until the work of at least one coroutine is done. Work that is done at once, such as a connection to a refused
+    /// address, must not keep the worker from other requests: a script that has used its time waits for a turn.
     async fn woken(&mut self) {
-        std::future::poll_fn(|cx| self.poll_woken(cx)).await;
+        let mut has_waited = false;
+        std::future::poll_fn(|cx| {
+            let polled = self.poll_woken(cx);
+            has_waited |= polled.is_pending();
+            polled
+        })
+        .await;
+        if !has_waited {
+            if self.used.saturating_sub(self.released) < self.place.run_time {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+        self.released = self.used;
     }
 
     /// Ready when the work of at least one coroutine is done.

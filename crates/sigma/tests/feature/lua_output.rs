@@ -125,3 +125,42 @@ fn functions_choose_declared_upstreams() {
         assert_eq!((answer.status(), &*answer.text()), (status, body), "{target}");
     }
 }
+
+/// Waits that are over at once, such as for a connection to a refused address.
+const WAITS_AT_ONCE: &str = r#"
+return function(conf, ctx)
+  for _ = 1, 60 do
+    local sum = 0
+    for i = 1, 300000 do sum = sum + i end
+    ngx.socket.tcp():connect("127.0.0.1", 1)
+  end
+  return 200, "end"
+end
+"#;
+
+#[test]
+fn waits_that_are_over_at_once_leave_turns_to_other_requests() {
+    let route = |uri: &str, function: &str| {
+        let plugins = json!({ "serverless-pre-function": { "phase": "access", "functions": [function] } });
+        json!({ "uri": uri, "plugins": plugins, "upstream": { "nodes": { "127.0.0.1:1": 1 } } })
+    };
+    let other = "return function() return 200, 'other' end";
+    let config = json!({
+        "workers": 1,
+        "listeners": [{ "address": "{listen}" }],
+        "routes": [route("/waits", WAITS_AT_ONCE), route("/other", other)],
+    });
+    let gateway = Gateway::start(SIGMA, &config.to_string()).unwrap();
+    let mut client = gateway.connect().unwrap();
+    assert_eq!(client.get("/other").unwrap().text(), "other");
+    let mut waiting = gateway.connect().unwrap();
+    let waiting = std::thread::spawn(move || waiting.get("/waits").unwrap().status());
+    let mut responses = 0;
+    while !waiting.is_finished() {
+        assert_eq!(client.get("/other").unwrap().text(), "other");
+        responses += 1;
+    }
+    // A slow machine aborts it.
+    assert!([200, 500].contains(&waiting.join().unwrap()));
+    assert!(responses > 3, "{responses} responses");
+}
