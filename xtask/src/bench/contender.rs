@@ -317,6 +317,12 @@ backend origin
     )
 }
 
+/// Returns a configuration of Envoy with a filter before its router, and further clusters; empty texts for none.
+pub(super) fn envoy_with(port: u16, origin: u16, filter: &str, clusters: &str) -> String {
+    const ROUTER: &str = "          - name: envoy.filters.http.router\n";
+    envoy(port, origin, &Edge::PLAIN).replace(ROUTER, &format!("{filter}{ROUTER}")) + clusters
+}
+
 fn envoy(port: u16, origin: u16, edge: &Edge) -> String {
     let tls = edge.certificate.as_ref().map_or_else(String::new, |Certificate { chain, key, .. }| {
         let alpn = edge.clients.alpn();

@@ -131,6 +131,30 @@ fn build_sigma(folders: &Folders) -> anyhow::Result<PathBuf> {
     Ok(target.join("dist/sigma"))
 }
 
+/// The folder of a server of the tests.
+fn server_folder(folders: &Folders, name: &str) -> PathBuf {
+    folders.root.join("crates/sigma/tests/servers").join(name)
+}
+
+/// Builds a server of the tests with Go.
+pub(super) fn go_program(folders: &Folders, name: &str) -> anyhow::Result<PathBuf> {
+    let program = folders.work.join(name);
+    let mut build = Command::new("go");
+    build.current_dir(server_folder(folders, name)).env("CGO_ENABLED", "0");
+    run(build.args(["build", "-trimpath", "-o"]).arg(&program).arg("."))?;
+    Ok(program)
+}
+
+/// Builds the filter with the SDK for Rust.
+pub(super) fn wasm_filter(folders: &Folders) -> anyhow::Result<PathBuf> {
+    let target = folders.work.join("wasm");
+    let mut build = cargo();
+    build.current_dir(server_folder(folders, "wasm-rust"));
+    build.args(["build", "--quiet", "--locked", "--release", "--target", "wasm32-wasip1", "--target-dir"]);
+    run(build.arg(&target)).context("`rustup target add wasm32-wasip1` adds the target")?;
+    Ok(target.join("wasm32-wasip1/release/filter.wasm"))
+}
+
 /// Where [`envoy`] puts the program.
 fn envoy_program(work: &Path) -> PathBuf {
     work.join("envoy/bin/envoy-binary")
