@@ -184,6 +184,16 @@ pub trait Kind: Send + Sync {
         (endpoint.answer)(ctx, env)
     }
 
+    /// Returns its endpoints on the Control API, always the same ones.
+    fn control_endpoints(&self) -> &[Endpoint] {
+        &[]
+    }
+
+    /// Handles a request for one of its endpoints on the Control API, on a thread for this request alone.
+    fn respond_control(&self, endpoint: &Endpoint, ctx: &mut Context, env: &Env<'_>) -> Step {
+        (endpoint.answer)(ctx, env)
+    }
+
     /// Makes an instance. It must neither block nor access the network.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use sigma_plugin::{Phase, PhaseSet, RunPolicy};
 use sigma_schema::described::CONFIDENTIAL;
 use sigma_schema::validation::Schema;
 
-use super::endpoints;
+use super::endpoints::{self, Member};
 use crate::core::schema::schema_of;
 use crate::engine::arguments::type_name;
 use crate::engine::{Engine, message_of};
@@ -44,6 +44,7 @@ pub(super) struct Description {
     /// The file has a `check_schema`.
     pub(super) checks: bool,
     pub(super) endpoints: &'static [Endpoint],
+    pub(super) control_endpoints: &'static [Endpoint],
 }
 
 impl Description {
@@ -105,7 +106,8 @@ impl Description {
             },
             filters_last: delayed && !filters,
             checks: is_function(module, "check_schema")?,
-            endpoints: endpoints::of(engine, name, module)?,
+            endpoints: endpoints::of(engine, name, module, Member::Api)?,
+            control_endpoints: endpoints::of(engine, name, module, Member::ControlApi)?,
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Paths that plugins in files serve themselves: `api`.
+//! Paths that plugins in files serve themselves: `api` for clients, `control_api` for operators.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -17,47 +17,88 @@ pub(super) struct Served {
     pub(super) handler: Function,
 }
 
+/// A member of a plugin that lists paths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Member {
+    Api,
+    ControlApi,
+}
+
+impl Member {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Member::Api => "api",
+            Member::ControlApi => "control_api",
+        }
+    }
+
+    /// The paths of an entry: `uri` is one, `uris` is a list.
+    fn paths(self, entry: &Table) -> mlua::Result<Vec<String>> {
+        match self {
+            Member::Api => Ok(vec![entry.get("uri")?]),
+            Member::ControlApi => entry.get("uris"),
+        }
+    }
+}
+
 /// The endpoints of a plugin.
 ///
 /// # Errors
-/// Returns an error message if `api` is wrong.
-pub(super) fn of(engine: &Engine, name: &str, module: &Table) -> Result<&'static [Endpoint], String> {
-    let served = served(engine, name, module)?;
+/// Returns an error message if the member is wrong.
+pub(super) fn of(
+    engine: &Engine,
+    name: &str,
+    module: &Table,
+    member: Member,
+) -> Result<&'static [Endpoint], String> {
+    let served = served(engine, name, module, member)?;
+    if member == Member::ControlApi
+        && let Some(other) = served.iter().find(|one| !one.path.starts_with("/v1/plugin/"))
+    {
+        return Err(format!("`control_api`: `{}` does not begin with `/v1/plugin/`", other.path));
+    }
     Ok(interned(served.into_iter().map(|one| (one.path, one.method)).collect()))
 }
 
-/// Returns the paths that `api` of a plugin lists.
+/// Returns the paths that a member of a plugin lists.
 ///
 /// # Errors
-/// Returns an error message if `api` is wrong.
-pub(super) fn served(engine: &Engine, name: &str, module: &Table) -> Result<Vec<Served>, String> {
-    let text = |error: mlua::Error| format!("`api`: {}", message_of(&error));
-    let api = match module.get::<Value>("api").map_err(text)? {
+/// Returns an error message if the member is wrong.
+pub(super) fn served(
+    engine: &Engine,
+    name: &str,
+    module: &Table,
+    member: Member,
+) -> Result<Vec<Served>, String> {
+    let of = member.name();
+    let text = |error: mlua::Error| format!("`{of}`: {}", message_of(&error));
+    let api = match module.get::<Value>(of).map_err(text)? {
         Value::Nil => return Ok(Vec::new()),
         Value::Function(api) => api,
-        other => return Err(format!("`api` is a {}, not a function", type_name(&other))),
+        other => return Err(format!("`{of}` is a {}, not a function", type_name(&other))),
     };
-    let place = engine.place(&format!("{name} api"));
+    let place = engine.place(&format!("{name} {of}"));
     let result =
-        engine.call_at(&place, &api, MultiValue::new()).map_err(|error| format!("`api`: {error}"))?;
+        engine.call_at(&place, &api, MultiValue::new()).map_err(|error| format!("`{of}`: {error}"))?;
     let Some(Value::Table(list)) = result.into_iter().next() else {
-        return Err("`api` does not return a list of paths".to_owned());
+        return Err(format!("`{of}` does not return a list of paths"));
     };
     let mut all = Vec::new();
     for entry in list.sequence_values::<Table>() {
         let entry = entry.map_err(text)?;
-        let path: String = entry.get("uri").map_err(text)?;
         let handler: Function = entry.get("handler").map_err(text)?;
         let methods: Vec<String> = entry.get("methods").map_err(text)?;
-        if !path.starts_with('/') || path.contains(['*', ':']) {
-            return Err(format!("`api`: `{path}` is not a path without patterns"));
-        }
-        for method in methods {
-            let method = Method::parse(method.as_bytes());
-            if method == Method::Other {
-                return Err(format!("`api`: a method of `{path}` is unknown"));
+        for path in member.paths(&entry).map_err(text)? {
+            if !path.starts_with('/') || path.contains(['*', ':']) {
+                return Err(format!("`{of}`: `{path}` is not a path without patterns"));
             }
-            all.push(Served { path: path.clone(), method, handler: handler.clone() });
+            for method in &methods {
+                let method = Method::parse(method.as_bytes());
+                if method == Method::Other {
+                    return Err(format!("`{of}`: a method of `{path}` is unknown"));
+                }
+                all.push(Served { path: path.clone(), method, handler: handler.clone() });
+            }
         }
     }
     Ok(all)

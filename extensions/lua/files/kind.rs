@@ -15,7 +15,7 @@ use sigma_schema::plugins::PluginScope;
 use super::FOLDERS;
 use super::bundle::Bundle;
 use super::description::{Description, is_function};
-use super::endpoints;
+use super::endpoints::{self, Member};
 use super::flow::{FileFlow, FlowDescription};
 use super::instance::{self, FilePlugin};
 use super::library::Library;
@@ -81,6 +81,22 @@ impl FileKind {
     /// The error of every configuration of a broken file.
     fn refusal(&self) -> Option<String> {
         self.broken().map(|reason| format!("cannot load the file of plugin {}: {reason}", self.name))
+    }
+
+    /// Serves a path that a member of the plugin lists.
+    fn serve(&self, member: Member, endpoint: &Endpoint, ctx: &mut Context, env: &Env<'_>) -> Step {
+        let of = member.name();
+        let find = |engine: &Rc<Engine>| {
+            let library = Library::of(engine, &self.bundle)?;
+            let own = instance::own(&self.name, LuaValue::Nil, None);
+            let place = engine.place_in_file(&format!("{} {of} {}", self.name, endpoint.path), &own);
+            let module = library.begun(engine, &place, &format!("{}{}", FOLDERS[0], self.name))?;
+            let served = endpoints::served(engine, &self.name, &module, member)?.into_iter();
+            let mut found = served.filter(|one| one.path == endpoint.path && one.method == endpoint.method);
+            let served = found.next().ok_or_else(|| format!("`{of}` no longer has this path"))?;
+            Ok(instance::Called { function: served.handler, place })
+        };
+        instance::serve_path(&self.name, find, ctx, env)
     }
 
     /// Runs `check_schema`.
@@ -222,17 +238,15 @@ impl Kind for FileKind {
     }
 
     fn respond(&self, endpoint: &Endpoint, ctx: &mut Context, env: &Env<'_>) -> Step {
-        let find = |engine: &Rc<Engine>| {
-            let library = Library::of(engine, &self.bundle)?;
-            let own = instance::own(&self.name, LuaValue::Nil, None);
-            let place = engine.place_in_file(&format!("{} api {}", self.name, endpoint.path), &own);
-            let module = library.begun(engine, &place, &format!("{}{}", FOLDERS[0], self.name))?;
-            let served = endpoints::served(engine, &self.name, &module)?.into_iter();
-            let mut found = served.filter(|one| one.path == endpoint.path && one.method == endpoint.method);
-            let served = found.next().ok_or("`api` no longer has this path")?;
-            Ok(instance::Called { function: served.handler, place })
-        };
-        instance::serve_path(&self.name, find, ctx, env)
+        self.serve(Member::Api, endpoint, ctx, env)
+    }
+
+    fn control_endpoints(&self) -> &[Endpoint] {
+        self.http().map_or(&[], |description| description.control_endpoints)
+    }
+
+    fn respond_control(&self, endpoint: &Endpoint, ctx: &mut Context, env: &Env<'_>) -> Step {
+        self.serve(Member::ControlApi, endpoint, ctx, env)
     }
 
     fn build(&self, build: &Build<'_>) -> Result<Arc<dyn Plugin>, String> {

@@ -465,6 +465,12 @@ fn hostile_files_are_broken() {
     for (lines, expected) in [
         ("function _M.api() while true do end end", "the script ran longer than 20 ms"),
         ("function _M.api() pcall(function() while true do end end) end", "the script ran longer than 20 ms"),
+        ("function _M.control_api() while true do end end", "the script ran longer than 20 ms"),
+        (
+            "function _M.control_api() return { { methods = { 'GET' }, uris = { '/v1/routes' }, handler = print } } end",
+            "`control_api`: `/v1/routes` does not begin with `/v1/plugin/`",
+        ),
+        ("_M.control_api = {}", "`control_api` is a table, not a function"),
         ("_M.schema.properties.a = _M.schema", "nested too deeply"),
         ("local t = {} for i = 1, 40 do t = {t, t} end _M.schema.enum = t", "more than 100000 values"),
         ("setmetatable(_M, { __index = function(_, k) error('no ' .. k) end })", "no consumer_schema"),

@@ -22,6 +22,7 @@ mod node_states;
 mod nodes;
 mod orders;
 pub(crate) mod pages;
+mod plugin_paths;
 #[cfg(feature = "profiles")]
 mod profile;
 mod questions;
@@ -56,6 +57,7 @@ use self::history::HistoryReader;
 use self::identity::Identity;
 #[cfg(not(feature = "profiles"))]
 use self::no_profiles as profile;
+use self::plugin_paths::PluginPaths;
 use self::running::Running;
 use self::tap::Tapping;
 use crate::serving::plugins::Plugins;
@@ -160,11 +162,13 @@ pub(crate) async fn serve(
         listen_as(identity, address, audited(admin::router(state), audit), &limits, entrances).await?;
     }
     if let Some(control) = &settings.control {
-        let (inspect, plugins) = (Arc::clone(running) as _, Arc::clone(&plugins.enabled));
-        let mut state = ControlState::new(inspect, plugins, key_prefix(settings, store.is_some()));
+        let (inspect, schemas) = (Arc::clone(running) as _, Arc::clone(&plugins.enabled));
+        let mut state = ControlState::new(inspect, schemas, key_prefix(settings, store.is_some()));
         state.history = history;
         state.explainer = Some(explainer);
         state.tapping = Some(tapping);
+        state.plugin_paths =
+            Some(PluginPaths { roster: Arc::clone(&plugins.enabled), node: Arc::clone(&plugins.node) });
         state.profiling = settings.process.profiling.then(Arc::default);
         if state.profiling.is_some() && !cfg!(feature = "profiles") {
             tracing::warn!("process.profiling: {}", control_api::NOT_BUILT);

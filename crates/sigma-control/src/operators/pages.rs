@@ -41,7 +41,7 @@ use crate::serving::quarantined::Quarantined;
 const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9091);
 
 /// Largest body of a request to an endpoint; none of them has use for more.
-const MAX_BODY_BYTES: usize = 1 << 20;
+pub(crate) const MAX_BODY_BYTES: usize = 1 << 20;
 
 /// Requests that are answered at a time. Each holds a thread that blocks while it waits, and needs another
 /// one to continue: without a limit all could block forever.
@@ -220,7 +220,7 @@ impl Stream for Pieces {
 }
 
 /// The head as hooks see it; None if a worker would refuse it.
-fn head_of(request: &Request) -> Option<RequestHead> {
+pub(crate) fn head_of(request: &Request) -> Option<RequestHead> {
     let target = request.uri().path_and_query()?;
     let mut text = format!("{} {target} HTTP/1.1\r\n", request.method()).into_bytes();
     for (name, value) in request.headers() {
@@ -234,7 +234,8 @@ fn head_of(request: &Request) -> Option<RequestHead> {
     (end == text.len()).then_some(head)
 }
 
-fn response(reply: Reply) -> Response {
+/// A reply of a plugin as a response.
+pub(crate) fn response(reply: Reply) -> Response {
     let mut response = Response::new(Body::from(reply.body.unwrap_or_default()));
     *response.status_mut() = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     for (name, value) in reply.headers {

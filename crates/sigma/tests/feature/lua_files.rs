@@ -49,6 +49,7 @@ fn config(files: &Files) -> String {
         "status": { "address": "{status}" },
         "control": { "address": "{control}" },
         "lua": { "path": files.path() },
+        "plugin_attr": { "serverless-pre-function": { "custom_lua_shared_dict": { "counts": "1m" } } },
         "routes": [{ "id": "a", "uri": "/*", "plugins": { "greet": { "word": "hello" } },
             "upstream": { "nodes": { "127.0.0.1:1": 1 } } }],
     })
@@ -98,6 +99,69 @@ fn files_are_reloaded_all_or_nothing() {
     assert!(counts["runs"].as_u64() > Some(20) && counts["errors"] == 0, "{status}");
     let counters = Operator::new(gateway.status_address()).call("GET", "/status/counters", None).unwrap();
     assert!(counters.text().contains("sigma_lua_runs_total{plugin=\"greet\"} "), "{}", counters.text());
+}
+
+/// A plugin with paths on the Control API. Its handlers see the shared dictionaries of the workers.
+const WITH_PATHS: &str = r#"local _M = { version = 1, priority = 10, schema = { type = "object" } }
+local core = require("apisix.core")
+local counts = ngx.shared.counts
+
+function _M.access(conf, ctx)
+  counts:incr("greeted", 1, 0)
+  return 200, "hello"
+end
+
+local function count(ctx)
+  ngx.sleep(0.001)
+  return 200, { greeted = counts:get("greeted") or 0, by = core.request.get_uri_args(ctx).by, method = ngx.req.get_method() }
+end
+
+local function fail() error("this handler fails") end
+
+function _M.control_api()
+  return {
+    { methods = { "GET", "POST" }, uris = { "/v1/plugin/greet/count", "/v1/plugin/greet/n" }, handler = count },
+    { methods = { "GET" }, uris = { "/v1/plugin/greet/fail" }, handler = fail },
+    { methods = { "GET" }, uris = { "/v1/plugin/greet/loop" }, handler = function() while true do end end },
+    { methods = { "GET" }, uris = { "/v1/plugin/greet/nothing" }, handler = function() end },
+  }
+end
+
+return _M
+"#;
+
+#[test]
+fn plugins_serve_paths_on_the_control_api() {
+    let files = Files::new(&[("greet", "")]);
+    let file = files.0.path().join("apisix/plugins/greet.lua");
+    fs::write(&file, WITH_PATHS).unwrap();
+    let gateway = Gateway::start(SIGMA, &config(&files)).unwrap();
+    for _ in 0..5 {
+        assert_eq!(answer(&gateway), "200 hello");
+    }
+    let control = Operator::new(gateway.control_address());
+    let call = |method: &str, path: &str| {
+        let reply = control.call(method, path, None).unwrap();
+        (reply.status(), reply.text().trim().to_owned())
+    };
+    let reply = control.call("GET", "/v1/plugin/greet/count?by=me", None).unwrap();
+    assert_eq!(reply.head.get("content-type"), Some("application/json"));
+    assert_eq!(reply.json().unwrap(), json!({ "greeted": 5, "by": "me", "method": "GET" }));
+    let posted = control.call("POST", "/v1/plugin/greet/n", None).unwrap().json().unwrap();
+    assert_eq!((&posted["greeted"], &posted["method"]), (&json!(5), &json!("POST")));
+    assert_eq!(call("GET", "/v1/plugin/greet/nothing"), (200, String::new()));
+    for path in ["/v1/plugin/greet/fail", "/v1/plugin/greet/loop"] {
+        assert_eq!(call("GET", path).0, 500, "{path}");
+    }
+    let log = gateway.stderr();
+    assert!(log.contains("greet control_api /v1/plugin/greet/fail: a Lua function failed"), "{log}");
+    for (method, path) in [("PUT", "/v1/plugin/greet/count"), ("GET", "/v1/plugin/greet/other")] {
+        assert_eq!(call(method, path).0, 404, "{method} {path}");
+    }
+    // A reload takes paths away.
+    files.write("greet", "return 200, 'hello'");
+    assert_eq!(call("PUT", "/v1/plugins/reload").0, 200);
+    assert_eq!(call("GET", "/v1/plugin/greet/count").0, 404);
 }
 
 /// Each request of a client gets a response of one version, also if its script waits during a reload; versions never go

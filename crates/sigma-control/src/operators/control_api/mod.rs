@@ -17,7 +17,7 @@ use std::time::SystemTime;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{Path, RawQuery, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
@@ -34,6 +34,7 @@ use crate::operators::explain::{ExplainQuery, Explainer};
 use crate::operators::history::HistoryReader;
 use crate::operators::node_states;
 use crate::operators::nodes::UpstreamNodes;
+use crate::operators::plugin_paths::PluginPaths;
 use crate::operators::profile::Profiling;
 use crate::operators::refused_call::RefusedCall;
 use crate::operators::stress::StressCall;
@@ -162,6 +163,8 @@ pub struct ControlState {
     pub(crate) tapping: Option<Arc<Tapping>>,
     /// Takes profiles; None where they are off.
     pub(crate) profiling: Option<Arc<Profiling>>,
+    /// Paths of plugins; None where nothing is served.
+    pub(crate) plugin_paths: Option<PluginPaths>,
 }
 
 impl ControlState {
@@ -175,6 +178,7 @@ impl ControlState {
             explainer: None,
             tapping: None,
             profiling: None,
+            plugin_paths: None,
         }
     }
 }
@@ -218,7 +222,7 @@ pub fn router(state: ControlState) -> Router {
         .route("/v1/acme/{ssl}/order", post(order_now))
         .route("/v1/discovery/{type}/dump", get(registry_dump))
         .route("/v1/discovery/{type}/show_dump_file", get(registry_file))
-        .fallback(async || refusal(StatusCode::NOT_FOUND, "not found"))
+        .fallback(plugin_path)
         // As APISIX, whose router knows no path without its method.
         .method_not_allowed_fallback(async || refusal(StatusCode::NOT_FOUND, "not found"))
         .with_state(Arc::new(state))
@@ -234,6 +238,15 @@ pub(crate) const NO_ORDERS: &str = "this gateway orders no certificates: set `ac
 pub(crate) use profiles::NOT_BUILT;
 
 type Control = State<Arc<ControlState>>;
+
+/// Responds to a request for a path of a plugin, or that there is none.
+async fn plugin_path(State(state): Control, request: Request) -> Response {
+    let found = match &state.plugin_paths {
+        Some(paths) => paths.respond(request).await,
+        None => None,
+    };
+    found.unwrap_or_else(|| refusal(StatusCode::NOT_FOUND, "not found"))
+}
 
 fn answer(status: StatusCode, body: &Value) -> Response {
     (status, [(header::CONTENT_TYPE, "application/json")], format!("{body}\n")).into_response()
