@@ -53,6 +53,7 @@ mod log_rotation;
 mod log_shippers;
 mod logs;
 mod lua_files;
+mod lua_hostile;
 mod lua_output;
 mod lua_snippets;
 mod managed;
