@@ -12,6 +12,8 @@ mod exchange;
 mod flow;
 mod observe;
 pub mod route;
+#[cfg(any(test, feature = "simulation"))]
+pub mod simulation;
 pub mod snapshot;
 mod worker;
 

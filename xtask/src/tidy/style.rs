@@ -66,6 +66,7 @@ const SLEEPERS: &[(&str, &str)] = &[
         "crates/sigma-proxy/src/edge/listen/simulation/",
         "it sleeps in made-up time, which passes when all wait",
     ),
+    ("crates/sigma-proxy/src/simulation/", "it sleeps in made-up time, which passes when all wait"),
     ("crates/sigma-control/tests/store_", "a real etcd raises no event: it is polled for, up to a deadline"),
 ];
 

@@ -12,11 +12,8 @@
 //!
 //! In calm runs, every request gets its response.
 
-mod message;
 mod peers;
-mod stream;
 mod takeover;
-mod world;
 
 use std::rc::Rc;
 use std::sync::{Arc, LazyLock};
@@ -31,12 +28,12 @@ use sigma_upstream::identity::EndpointId;
 
 use super::Open;
 use super::made_up::{accepted, compiled, serving};
+use crate::simulation::message::STALL_MS;
+use crate::simulation::stream::connection;
+use crate::simulation::world::{FOR_EVER_MS, Scheduler, Spawner, World};
 use crate::snapshot::Snapshot;
 use crate::worker::Worker;
-use message::STALL_MS;
 use peers::Play;
-use stream::connection;
-use world::{FOR_EVER_MS, Scheduler, Spawner, World};
 
 #[test]
 fn transfers() {

@@ -5,9 +5,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::LazyLock;
 
-use super::message::{Ended, Framing, Head, Reader, STALL_MS, TRAILER};
-use super::stream::{Mood, PeerEnd};
-use super::world::World;
+use crate::simulation::message::{Ended, Framing, Head, Reader, STALL_MS, TRAILER};
+use crate::simulation::stream::{Mood, PeerEnd};
+use crate::simulation::world::World;
 
 /// A request and its response.
 #[derive(Debug, Clone, Copy)]

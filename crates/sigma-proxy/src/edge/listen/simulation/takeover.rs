@@ -12,10 +12,10 @@ use sigma_net::{Stream, deadline};
 use sigma_observe::counters::Counter;
 use sigma_plugin::{Context, Descriptor, Env, Kind, Phase, PhaseSet, Plugin, Reply, Roster, Step, Takeover};
 
-use super::message::STALL_MS;
-use super::stream::{Mood, PeerEnd, connection};
-use super::world::{FOR_EVER_MS, Scheduler, Spawner, World};
 use super::{Open, accepted, compiled, serving};
+use crate::simulation::message::STALL_MS;
+use crate::simulation::stream::{Mood, PeerEnd, connection};
+use crate::simulation::world::{FOR_EVER_MS, Scheduler, Spawner, World};
 use crate::snapshot::Snapshot;
 
 /// A plugin that echoes the client's bytes, and ends after a dot.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -13,15 +13,15 @@ use super::world::World;
 
 /// The behaviour of a connection at the gateway's end.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Mood {
+pub struct Mood {
     /// Largest piece that is read or written at once.
-    pub(super) piece: usize,
+    pub piece: usize,
     /// The percentage of reads and writes that have to wait.
-    pub(super) delayed: usize,
+    pub delayed: usize,
     /// Bytes that are on their way at most, in each direction.
-    pub(super) room: usize,
+    pub room: usize,
     /// The read or write at which it breaks.
-    pub(super) breaks_at: Option<usize>,
+    pub breaks_at: Option<usize>,
 }
 
 /// Bytes in one direction.
@@ -91,8 +91,13 @@ impl Lane {
     }
 }
 
+fn locked(link: &Mutex<Link>) -> MutexGuard<'_, Link> {
+    // Each change of a link is whole before anything can panic.
+    link.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A connection: the end that the gateway gets, and the other one.
-pub(super) fn connection(world: &World, mood: Mood) -> (GatewayEnd, PeerEnd) {
+pub fn connection(world: &World, mood: Mood) -> (GatewayEnd, PeerEnd) {
     let link = Arc::new(Mutex::new(Link::default()));
     let peer = PeerEnd { link: Arc::clone(&link), world: world.clone(), room: mood.room };
     (GatewayEnd { link, world: world.clone(), mood, acts: 0, paused: [None, None] }, peer)
@@ -100,7 +105,7 @@ pub(super) fn connection(world: &World, mood: Mood) -> (GatewayEnd, PeerEnd) {
 
 /// The gateway's end of a connection.
 #[derive(Debug)]
-pub(super) struct GatewayEnd {
+pub struct GatewayEnd {
     link: Arc<Mutex<Link>>,
     world: World,
     mood: Mood,
@@ -131,7 +136,7 @@ impl GatewayEnd {
             None => {}
         }
         self.acts += 1;
-        let mut link = self.link.lock().unwrap();
+        let mut link = locked(&self.link);
         if self.mood.breaks_at == Some(self.acts) {
             link.break_off();
         }
@@ -155,7 +160,7 @@ impl AsyncRead for GatewayEnd {
     ) -> Poll<io::Result<()>> {
         std::task::ready!(self.act(0, cx))?;
         let most = self.piece().min(buf.remaining());
-        let mut link = self.link.lock().unwrap();
+        let mut link = locked(&self.link);
         link.to_gateway.read(cx, most, |bytes| buf.put_slice(bytes)).map(|_| Ok(()))
     }
 }
@@ -164,7 +169,7 @@ impl AsyncWrite for GatewayEnd {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         std::task::ready!(self.act(1, cx))?;
         let most = self.piece().min(bytes.len());
-        let mut link = self.link.lock().unwrap();
+        let mut link = locked(&self.link);
         if link.to_peer.deaf {
             // As in a kernel: these bytes are accepted, and their receiver responds with a reset.
             link.break_off();
@@ -187,14 +192,14 @@ impl AsyncWrite for GatewayEnd {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.link.lock().unwrap().to_peer.end();
+        locked(&self.link).to_peer.end();
         Poll::Ready(Ok(()))
     }
 }
 
 impl Drop for GatewayEnd {
     fn drop(&mut self) {
-        let mut link = self.link.lock().unwrap();
+        let mut link = locked(&self.link);
         link.to_gateway.deaf = true;
         // A kernel that closes with unread bytes resets the connection.
         if !link.to_gateway.bytes.is_empty() {
@@ -207,7 +212,7 @@ impl Drop for GatewayEnd {
 
 /// The other end: a client's or a node's.
 #[derive(Debug)]
-pub(super) struct PeerEnd {
+pub struct PeerEnd {
     link: Arc<Mutex<Link>>,
     world: World,
     room: usize,
@@ -215,9 +220,12 @@ pub(super) struct PeerEnd {
 
 impl PeerEnd {
     /// Reads at most `most` bytes behind those in `into`; 0 is the end.
-    pub(super) async fn read(&mut self, into: &mut Vec<u8>, most: usize) -> io::Result<usize> {
+    ///
+    /// # Errors
+    /// Returns an error if the connection was reset.
+    pub async fn read(&mut self, into: &mut Vec<u8>, most: usize) -> io::Result<usize> {
         poll_fn(|cx| {
-            let mut link = self.link.lock().unwrap();
+            let mut link = locked(&self.link);
             if link.broken {
                 return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
             }
@@ -227,14 +235,17 @@ impl PeerEnd {
     }
 
     /// Writes all of it, in pieces by chance, with pauses between some of them.
-    pub(super) async fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// Returns an error if the connection was reset or the other end is gone.
+    pub async fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let piece = 1 + self.world.pick(0..bytes.len());
             if self.world.chance(10) {
                 self.world.sleep(self.world.one_of(&[1, 20, 200])).await;
             }
             let n = poll_fn(|cx| {
-                let mut link = self.link.lock().unwrap();
+                let mut link = locked(&self.link);
                 if link.broken || link.to_gateway.deaf {
                     return Poll::Ready(Err(io::Error::from(io::ErrorKind::ConnectionReset)));
                 }
@@ -247,26 +258,26 @@ impl PeerEnd {
     }
 
     /// Writes all of it at once, whatever room there is.
-    pub(super) fn write_at_once(&mut self, bytes: &[u8]) {
-        let mut link = self.link.lock().unwrap();
+    pub fn write_at_once(&mut self, bytes: &[u8]) {
+        let mut link = locked(&self.link);
         link.to_gateway.bytes.extend(bytes);
         link.wake_all();
     }
 
     /// Closes the sending direction.
-    pub(super) fn finish(&mut self) {
-        self.link.lock().unwrap().to_gateway.end();
+    pub fn finish(&mut self) {
+        locked(&self.link).to_gateway.end();
     }
 
     /// Resets the connection.
-    pub(super) fn reset(&mut self) {
-        self.link.lock().unwrap().break_off();
+    pub fn reset(&mut self) {
+        locked(&self.link).break_off();
     }
 }
 
 impl Drop for PeerEnd {
     fn drop(&mut self) {
-        let mut link = self.link.lock().unwrap();
+        let mut link = locked(&self.link);
         link.to_peer.deaf = true;
         if !link.to_peer.bytes.is_empty() {
             link.break_off();

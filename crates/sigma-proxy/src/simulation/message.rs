@@ -6,14 +6,18 @@ use super::world::{FOR_EVER_MS, World};
 
 /// A message's head.
 #[derive(Debug)]
-pub(super) struct Head {
-    pub(super) start: String,
+pub struct Head {
+    /// The line of the request or status.
+    pub start: String,
     fields: Vec<(String, String)>,
 }
 
 impl Head {
     /// Returns the only value of a field. None without one.
-    pub(super) fn only(&self, name: &str) -> Result<Option<&str>, String> {
+    ///
+    /// # Errors
+    /// Returns an error if there are several.
+    pub fn only(&self, name: &str) -> Result<Option<&str>, String> {
         let mut values = self.fields.iter().filter(|(field, _)| field.eq_ignore_ascii_case(name));
         match (values.next(), values.next()) {
             (_, Some(_)) => Err(format!("{name} is there twice: {self:?}")),
@@ -21,12 +25,16 @@ impl Head {
         }
     }
 
-    pub(super) fn closes(&self) -> bool {
+    /// Returns true if the connection ends after this message.
+    pub fn closes(&self) -> bool {
         self.only("connection").is_ok_and(|value| value.is_some_and(|value| value.contains("close")))
     }
 
-    /// Returns the framing of the body; for a response, if it may have one.
-    pub(super) fn framing(&self, otherwise: Framing) -> Result<Framing, String> {
+    /// Returns the framing of the body, or `otherwise` if the head has no word about it; for a response, if it may have one.
+    ///
+    /// # Errors
+    /// Returns an error if there are two framings.
+    pub fn framing(&self, otherwise: Framing) -> Result<Framing, String> {
         match (self.only("transfer-encoding")?, self.only("content-length")?) {
             (Some("chunked"), None) => Ok(Framing::Chunked),
             (None, Some(length)) => {
@@ -38,17 +46,22 @@ impl Head {
     }
 }
 
+/// The framing of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Framing {
+pub enum Framing {
+    /// There is no body.
     None,
+    /// It has this length.
     Known(usize),
+    /// It is in chunks.
     Chunked,
+    /// It lasts until the end of the connection.
     UntilClose,
 }
 
 /// The end of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ended {
+pub enum Ended {
     /// All of it came.
     Complete,
     /// The connection ended before its end.
@@ -56,7 +69,8 @@ pub(super) enum Ended {
 }
 
 /// A reader of messages from a connection, as fast as its pace allows.
-pub(super) struct Reader {
+#[derive(Debug)]
+pub struct Reader {
     world: World,
     /// Bytes that were read and not used yet.
     bytes: Vec<u8>,
@@ -65,15 +79,16 @@ pub(super) struct Reader {
     /// The percentage of reads that come after a pause.
     paused: usize,
     /// It stops reading after this many bytes, for longer than any timeout.
-    pub(super) stalls_after: Option<usize>,
+    pub stalls_after: Option<usize>,
     read: usize,
 }
 
 /// A pause that outlasts every timeout.
-pub(super) const STALL_MS: u64 = 2 * FOR_EVER_MS;
+pub const STALL_MS: u64 = 2 * FOR_EVER_MS;
 
 impl Reader {
-    pub(super) fn new(world: &World, piece: usize, paused: usize) -> Reader {
+    /// A reader of pieces up to `piece` bytes, which pauses before `paused` percent of them.
+    pub fn new(world: &World, piece: usize, paused: usize) -> Reader {
         Reader { world: world.clone(), bytes: Vec::new(), piece, paused, stalls_after: None, read: 0 }
     }
 
@@ -93,7 +108,10 @@ impl Reader {
     }
 
     /// Returns the next head. None if the connection ended before.
-    pub(super) async fn head(&mut self, end: &mut PeerEnd) -> Result<Option<Head>, String> {
+    ///
+    /// # Errors
+    /// Returns an error if it is malformed.
+    pub async fn head(&mut self, end: &mut PeerEnd) -> Result<Option<Head>, String> {
         loop {
             if let Some(at) = self.bytes.windows(4).position(|window| window == b"\r\n\r\n") {
                 let text: Vec<u8> = self.bytes.drain(..at + 4).collect();
@@ -133,11 +151,10 @@ impl Reader {
     }
 
     /// Reads a body in this framing.
-    pub(super) async fn body(
-        &mut self,
-        end: &mut PeerEnd,
-        framing: Framing,
-    ) -> Result<(Vec<u8>, Ended), String> {
+    ///
+    /// # Errors
+    /// Returns an error if its chunks are malformed.
+    pub async fn body(&mut self, end: &mut PeerEnd, framing: Framing) -> Result<(Vec<u8>, Ended), String> {
         let mut body = Vec::new();
         let ended = match framing {
             Framing::None => Ended::Complete,
@@ -181,7 +198,7 @@ impl Reader {
 }
 
 /// The trailer that every message has which has trailers.
-pub(super) const TRAILER: &str = "X-Trailer: 1";
+pub const TRAILER: &str = "X-Trailer: 1";
 
 fn parse(text: &str) -> Result<Head, String> {
     let mut lines = text.split("\r\n");

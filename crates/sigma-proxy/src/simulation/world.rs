@@ -8,20 +8,20 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
 use sigma_net::deadline::{self, TICK_MS};
 
 /// Longer than every timeout in the settings: a connection that waits this long while nothing happens waits forever.
-pub(super) const FOR_EVER_MS: u64 = 120_000;
+pub const FOR_EVER_MS: u64 = 120_000;
 
 /// Polls of one simulation; more of them are an endless loop.
 const POLLS_MAX: u32 = 2_000_000;
 
 /// Time and randomness. Clones are the same world.
 #[derive(Debug, Clone)]
-pub(super) struct World(Arc<Mutex<State>>);
+pub struct World(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
@@ -33,43 +33,46 @@ struct State {
 }
 
 impl World {
-    pub(super) fn new(seed: u64) -> World {
+    /// A world of this seed, whose time passes by a [`Scheduler`].
+    pub fn new(seed: u64) -> World {
         let random = fastrand::Rng::with_seed(seed);
         World(Arc::new(Mutex::new(State { random, now_ms: 0, timers: BTreeMap::new(), timers_set: 0 })))
     }
 
     fn with<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
-        look(&mut self.0.lock().unwrap())
+        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// A number in `range`.
-    pub(super) fn pick(&self, range: Range<usize>) -> usize {
+    pub fn pick(&self, range: Range<usize>) -> usize {
         self.with(|state| state.random.usize(range))
     }
 
     /// One of `choices`.
-    pub(super) fn one_of<T: Copy>(&self, choices: &[T]) -> T {
+    pub fn one_of<T: Copy>(&self, choices: &[T]) -> T {
         choices[self.pick(0..choices.len())]
     }
 
     /// Returns true in `percent` of all calls.
-    pub(super) fn chance(&self, percent: usize) -> bool {
+    pub fn chance(&self, percent: usize) -> bool {
         self.pick(0..100) < percent
     }
 
-    pub(super) fn now_ms(&self) -> u64 {
+    /// Returns the milliseconds since its beginning.
+    pub fn now_ms(&self) -> u64 {
         self.with(|state| state.now_ms)
     }
 
     /// Wakes `waker` at this time.
-    pub(super) fn wake_at(&self, at_ms: u64, waker: &Waker) {
+    pub fn wake_at(&self, at_ms: u64, waker: &Waker) {
         self.with(|state| {
             state.timers_set += 1;
             state.timers.insert((at_ms, state.timers_set), waker.clone());
         });
     }
 
-    pub(super) async fn sleep(&self, ms: u64) {
+    /// Waits.
+    pub async fn sleep(&self, ms: u64) {
         let end = self.now_ms() + ms;
         poll_fn(|cx| {
             if self.now_ms() >= end {
@@ -117,17 +120,18 @@ struct Task {
 
 /// The queue of new tasks.
 #[derive(Clone, Default)]
-pub(super) struct Spawner(Rc<RefCell<Vec<Task>>>);
+pub struct Spawner(Rc<RefCell<Vec<Task>>>);
 
 impl Spawner {
-    pub(super) fn spawn(&self, name: String, future: impl Future<Output = ()> + 'static) {
+    /// Adds a task.
+    pub fn spawn(&self, name: String, future: impl Future<Output = ()> + 'static) {
         let ready = Arc::new(Ready(AtomicBool::new(true)));
         self.0.borrow_mut().push(Task { name, future: Box::pin(future), ready });
     }
 }
 
 /// A scheduler that polls tasks in random order.
-pub(super) struct Scheduler {
+pub struct Scheduler {
     world: World,
     spawner: Spawner,
     tasks: Vec<Task>,
@@ -135,18 +139,17 @@ pub(super) struct Scheduler {
 }
 
 impl Scheduler {
-    pub(super) fn new(world: &World, spawner: &Spawner) -> Scheduler {
+    /// A scheduler of the tasks that `spawner` gets.
+    pub fn new(world: &World, spawner: &Spawner) -> Scheduler {
         Scheduler { world: world.clone(), spawner: spawner.clone(), tasks: Vec::new(), polls: 0 }
     }
 
     /// Runs until no task is left whose name begins with `awaited`; none of them may wait for
     /// `patience_ms` while nothing happens. `each_second` is called as time passes.
-    pub(super) fn run(
-        &mut self,
-        awaited: &str,
-        patience_ms: u64,
-        each_second: impl Fn(),
-    ) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// Returns an error if a task panics, waits forever or is polled without end.
+    pub fn run(&mut self, awaited: &str, patience_ms: u64, each_second: impl Fn()) -> Result<(), String> {
         let (mut silence_ms, mut second_ms) = (0, 0);
         loop {
             self.tasks.append(&mut self.spawner.0.borrow_mut());
