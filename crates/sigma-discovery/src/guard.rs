@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sigma_config::discovery::Protection;
 use sigma_config::resources::Node;
+use tokio::time::Instant;
 
 use crate::source::Listing;
 

@@ -5,11 +5,12 @@ use std::fmt;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sigma_config::discovery::{Protection, Registry};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use crate::guard::Guard;
 use crate::last_good::LastLists;
@@ -200,7 +201,7 @@ impl Follower {
             let due = self.guard.due().into_iter().chain(earlier).min();
             tokio::select! {
                 done = &mut work => return done,
-                () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now).into()), if due.is_some() => {
+                () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
                     if Instant::now() >= patience {
                         self.serve_earlier();
                     }

@@ -28,6 +28,8 @@ mod registration;
 mod registries;
 #[cfg(test)]
 mod scripted;
+#[cfg(feature = "simulation")]
+pub mod simulation;
 mod source;
 mod subscription;
 mod tally;

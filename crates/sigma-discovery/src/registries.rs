@@ -225,6 +225,10 @@ impl Registries {
         env: &Env,
         source: impl FnOnce() -> S,
     ) -> Arc<Topic> {
+        #[cfg(feature = "simulation")]
+        if let Some(scripted) = crate::simulation::source() {
+            return self.hub.topic(registry, name, self.settings.protection, last, env, || scripted);
+        }
         self.hub.topic(registry, name, self.settings.protection, last, env, source)
     }
 

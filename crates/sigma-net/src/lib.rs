@@ -34,6 +34,7 @@ pub mod tcp_options;
 mod thread_time;
 pub mod tls;
 pub mod uring;
+pub mod wall_clock;
 pub mod worker;
 
 pub use deadline::Deadline;

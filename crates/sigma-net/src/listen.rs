@@ -29,6 +29,9 @@ pub enum BoundSocket {
     Udp(UdpSocket),
     /// A Unix socket; all workers accept from the same one.
     Unix(StdUnixListener),
+    /// A TCP port of a simulated network.
+    #[cfg(feature = "simulation")]
+    Simulated(crate::simulation::Port),
 }
 
 /// The transport of a port.
@@ -61,6 +64,10 @@ impl BoundSocket {
         claim: Claim,
         options: &TcpOptions,
     ) -> io::Result<BoundSocket> {
+        #[cfg(feature = "simulation")]
+        if let Some(port) = crate::simulation::bind(addr, claim) {
+            return port.map(BoundSocket::Simulated);
+        }
         let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
         if claim == Claim::Further {
@@ -127,6 +134,8 @@ impl BoundSocket {
             BoundSocket::Tcp(socket) => BoundSocket::Tcp(socket.try_clone()?),
             BoundSocket::Udp(socket) => BoundSocket::Udp(socket.try_clone()?),
             BoundSocket::Unix(socket) => BoundSocket::Unix(socket.try_clone()?),
+            #[cfg(feature = "simulation")]
+            BoundSocket::Simulated(port) => BoundSocket::Simulated(port.clone()),
         })
     }
 
@@ -136,12 +145,18 @@ impl BoundSocket {
             BoundSocket::Tcp(socket) => socket.local_addr().ok(),
             BoundSocket::Udp(socket) => socket.local_addr().ok(),
             BoundSocket::Unix(_) => None,
+            #[cfg(feature = "simulation")]
+            BoundSocket::Simulated(port) => Some(port.addr()),
         }
     }
 
     /// Returns a number that identifies the socket among all sockets of the machine, for all handles in all
     /// processes; None if the system does not report it.
     pub fn number(&self) -> Option<u64> {
+        #[cfg(feature = "simulation")]
+        if let BoundSocket::Simulated(_) = self {
+            return None;
+        }
         datagram::number_of(self)
     }
 
@@ -162,6 +177,8 @@ impl BoundSocket {
             }
             BoundSocket::Tcp(socket) => socket.into(),
             BoundSocket::Unix(socket) => socket.into(),
+            #[cfg(feature = "simulation")]
+            BoundSocket::Simulated(port) => return Ok(Opened::Connections(Listening::Simulated(port))),
         };
         Ok(Opened::Connections(Listening::Either(uring::watch(socket)?)))
     }
@@ -185,6 +202,9 @@ pub enum Listening {
     Unix(UnixListener),
     /// Either, on a worker with io_uring
     Either(AsyncFd<OwnedFd>),
+    /// A TCP port of a simulated network
+    #[cfg(feature = "simulation")]
+    Simulated(crate::simulation::Port),
 }
 
 impl Listening {
@@ -196,13 +216,26 @@ impl Listening {
             Listening::Either(listener) => {
                 SockRef::from(listener.get_ref()).local_addr().ok().and_then(|addr| addr.as_socket())
             }
+            #[cfg(feature = "simulation")]
+            Listening::Simulated(port) => Some(port.addr()),
         };
         addr.filter(|addr| !addr.ip().is_unspecified())
     }
 
+    /// Returns its descriptor; None for a simulated port.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Listening::Tcp(listener) => Some(listener.as_fd()),
+            Listening::Unix(listener) => Some(listener.as_fd()),
+            Listening::Either(listener) => Some(listener.get_ref().as_fd()),
+            #[cfg(feature = "simulation")]
+            Listening::Simulated(_) => None,
+        }
+    }
+
     /// Returns true if there is a descriptor for a client; see [`crate::limits::Descriptors`].
     pub fn has_room(&self) -> bool {
-        crate::limits::has_room_for_client(self.as_fd())
+        self.descriptor().is_none_or(crate::limits::has_room_for_client)
     }
 
     /// Returns the next connection.
@@ -233,6 +266,11 @@ impl Listening {
                     (false, None) => Stream::Unix(UnixStream::from_std(socket.into())?),
                 };
                 Ok((stream, addr.map_or(Peer::Unix, Peer::from_tcp)))
+            }
+            #[cfg(feature = "simulation")]
+            Listening::Simulated(port) => {
+                let (wire, addr) = port.accept().await;
+                Ok((Stream::Simulated(wire), Peer::from_tcp(addr)))
             }
         }
     }
@@ -295,6 +333,10 @@ impl From<BoundSocket> for OwnedFd {
             BoundSocket::Tcp(socket) => socket.into(),
             BoundSocket::Udp(socket) => socket.into(),
             BoundSocket::Unix(socket) => socket.into(),
+            #[cfg(feature = "simulation")]
+            BoundSocket::Simulated(port) => {
+                panic!("{port:?} has no descriptor: no other process can have it")
+            }
         }
     }
 }
@@ -305,16 +347,8 @@ impl AsFd for BoundSocket {
             BoundSocket::Tcp(socket) => socket.as_fd(),
             BoundSocket::Udp(socket) => socket.as_fd(),
             BoundSocket::Unix(socket) => socket.as_fd(),
-        }
-    }
-}
-
-impl AsFd for Listening {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Listening::Tcp(listener) => listener.as_fd(),
-            Listening::Unix(listener) => listener.as_fd(),
-            Listening::Either(listener) => listener.get_ref().as_fd(),
+            #[cfg(feature = "simulation")]
+            BoundSocket::Simulated(port) => panic!("{port:?} has no descriptor"),
         }
     }
 }

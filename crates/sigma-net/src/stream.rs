@@ -74,6 +74,10 @@ impl Stream {
     /// # Errors
     /// Returns the error of the operating system.
     pub async fn connect_tcp(addr: SocketAddr) -> io::Result<Stream> {
+        #[cfg(feature = "simulation")]
+        if let Some(dialling) = crate::simulation::dial(addr) {
+            return dialling.await.map(Stream::Simulated);
+        }
         let stream = TcpStream::connect(addr).await?;
         stream.set_nodelay(true)?;
         Ok(Stream::Tcp(stream))

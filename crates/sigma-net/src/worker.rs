@@ -33,7 +33,31 @@ pub enum Io {
     Uring(Sizes),
 }
 
-/// Starts a worker thread that runs the future of `main` on its own runtime. `io` is the method for connections that
+/// A started worker.
+#[derive(Debug)]
+pub struct Started(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Thread(JoinHandle<()>),
+    /// In a simulated network.
+    #[cfg(feature = "simulation")]
+    Task(tokio::task::JoinHandle<()>),
+}
+
+impl Started {
+    /// Returns true if it has ended.
+    pub fn is_finished(&self) -> bool {
+        match &self.0 {
+            Kind::Thread(thread) => thread.is_finished(),
+            #[cfg(feature = "simulation")]
+            Kind::Task(task) => task.is_finished(),
+        }
+    }
+}
+
+/// Starts a worker thread that runs the future of `main` on its own runtime. In a simulated network it is a task of the
+/// calling thread. `io` is the method for connections that
 /// it accepts and dials. With `is_filtered`, the thread gives up system calls that a worker does not need ([`calls`])
 /// before it runs the future.
 ///
@@ -45,11 +69,15 @@ pub fn spawn<F>(
     io: Io,
     is_filtered: bool,
     main: impl FnOnce() -> F + Send + 'static,
-) -> io::Result<JoinHandle<()>>
+) -> io::Result<Started>
 where
     F: Future<Output = ()> + 'static,
 {
-    std::thread::Builder::new().name(name).spawn(move || {
+    #[cfg(feature = "simulation")]
+    if crate::simulation::is_entered() {
+        return Ok(Started(Kind::Task(tokio::task::spawn_local(async move { main().await }))));
+    }
+    let thread = std::thread::Builder::new().name(name).spawn(move || {
         if let Some(cpu) = cpu
             && let Err(error) = crate::limits::pin_thread(cpu)
         {
@@ -66,7 +94,8 @@ where
             Ok(runtime) => runtime.block_on(run(io, is_filtered, main)),
             Err(error) => tracing::error!(%error, "cannot start a worker's runtime"),
         }
-    })
+    })?;
+    Ok(Started(Kind::Thread(thread)))
 }
 
 async fn run<F: Future<Output = ()>>(io: Io, is_filtered: bool, main: impl FnOnce() -> F) {
@@ -119,9 +148,25 @@ const STEP_BACK: i32 = 5;
 /// Gives running worker threads priority over the calling thread and the threads that it starts from now on. On a
 /// machine with few CPUs, a large configuration or a page of metrics would otherwise take time from traffic.
 pub fn yield_to_workers() {
+    #[cfg(feature = "simulation")]
+    if crate::simulation::is_entered() {
+        return;
+    }
     let this = rustix::thread::gettid();
     if let Err(error) = rustix::process::setpriority_process(Some(this), STEP_BACK) {
         tracing::debug!(%error, "the control thread keeps its priority");
+    }
+}
+
+#[cfg(test)]
+impl Started {
+    /// Waits for its end.
+    pub(crate) fn join(self) -> std::thread::Result<()> {
+        match self.0 {
+            Kind::Thread(thread) => thread.join(),
+            #[cfg(feature = "simulation")]
+            Kind::Task(_) => Ok(()),
+        }
     }
 }
 

@@ -24,12 +24,33 @@ pub fn now() -> Instant {
     TURN.with(|turn| match turn.get() {
         Turn::Read(at) => at,
         Turn::Begun => {
-            let at = Instant::now();
+            let at = exact();
             turn.set(Turn::Read(at));
             at
         }
-        Turn::None => Instant::now(),
+        Turn::None => exact(),
     })
+}
+
+/// Returns the time, read now.
+#[inline]
+pub fn exact() -> Instant {
+    #[cfg(feature = "simulation")]
+    if let Some(clock) = CLOCK.get() {
+        return clock();
+    }
+    Instant::now()
+}
+
+#[cfg(feature = "simulation")]
+thread_local! {
+    static CLOCK: Cell<Option<fn() -> Instant>> = const { Cell::new(None) };
+}
+
+/// Makes this thread read another clock, for simulations.
+#[cfg(feature = "simulation")]
+pub fn read_clock(clock: fn() -> Instant) {
+    CLOCK.set(Some(clock));
 }
 
 /// Gives a task its turn: `run` polls it.

@@ -123,7 +123,7 @@ impl Record {
     /// Returns the time at the needed precision.
     pub fn now(&self) -> Instant {
         let is_precise = self.interest.is_precise || self.interest.samplers > 0;
-        if is_precise { Instant::now() } else { moment::now() }
+        if is_precise { moment::exact() } else { moment::now() }
     }
 
     /// Starts recording if it is needed, or may be needed. If every reader selects exchanges, recording starts with

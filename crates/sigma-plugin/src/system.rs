@@ -71,16 +71,62 @@ impl Host {
     }
 }
 
+/// A machine that replaces the real one on a thread, for simulations. Built only with the feature `simulation`.
+#[cfg(feature = "simulation")]
+pub mod simulation {
+    use std::cell::RefCell;
+
+    use super::System;
+
+    thread_local! {
+        static MACHINE: RefCell<Option<Box<dyn System>>> = const { RefCell::new(None) };
+    }
+
+    /// Makes [`Host`](super::Host) be `machine` on this thread, until the result is dropped.
+    pub fn enter(machine: Box<dyn System>) -> Entered {
+        MACHINE.set(Some(machine));
+        Entered(())
+    }
+
+    /// The thread has a simulated machine while this exists.
+    #[derive(Debug)]
+    #[must_use = "the machine ends with it"]
+    pub struct Entered(());
+
+    impl Drop for Entered {
+        fn drop(&mut self) {
+            MACHINE.set(None);
+        }
+    }
+
+    /// Returns the answer of the machine of this thread, if it has one.
+    pub(super) fn ask<T>(question: impl FnOnce(&dyn System) -> T) -> Option<T> {
+        MACHINE.with_borrow(|machine| machine.as_deref().map(question))
+    }
+}
+
 impl System for Host {
     fn now(&self) -> SystemTime {
+        #[cfg(feature = "simulation")]
+        if let Some(now) = simulation::ask(|machine| machine.now()) {
+            return now;
+        }
         SystemTime::now()
     }
 
     fn uptime(&self) -> Duration {
+        #[cfg(feature = "simulation")]
+        if let Some(uptime) = simulation::ask(|machine| machine.uptime()) {
+            return uptime;
+        }
         START.elapsed() + BEFORE.get().copied().unwrap_or_default()
     }
 
     fn fill_random(&self, bytes: &mut [u8]) -> Result<(), String> {
+        #[cfg(feature = "simulation")]
+        if let Some(filled) = simulation::ask(|machine| machine.fill_random(bytes)) {
+            return filled;
+        }
         match bytes.len() {
             0..=POOL_BYTES => POOL.with_borrow_mut(|pool| pool.fill(bytes)),
             _ => from_system(bytes),

@@ -10,11 +10,12 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sigma_config::resources::{Balance, Node, Scheme};
 use sigma_http::{Fault, FaultKind};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::announcements::Announcements;
 use crate::balance::made_ahead;
@@ -227,7 +228,7 @@ impl Watch {
                     // Names of the list, before it is published without their addresses.
                     self.resolve_due(Instant::now()).await;
                 }
-                () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now).into()), if due.is_some() => {
+                () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
                     self.resolve_due(Instant::now()).await;
                 }
                 () = changed(&mut self.announcements, &self.resolver), if self.announcements.is_some() => {}
@@ -379,7 +380,7 @@ async fn first_lists(watches: &mut [Watch], deadline: Instant) {
     for (at, watch) in watches.iter_mut().enumerate() {
         if let Some(mut feed) = watch.feed.take() {
             asked.spawn(async move {
-                let list = tokio::time::timeout_at(deadline.into(), feed.next()).await.ok();
+                let list = tokio::time::timeout_at(deadline, feed.next()).await.ok();
                 (at, feed, list)
             });
         }
@@ -417,7 +418,7 @@ async fn resolve_all(resolver: &Resolver, names: HashSet<String>, deadline: Inst
             answers.extend(result);
         }
     };
-    if tokio::time::timeout_at(deadline.into(), collect).await.is_err() {
+    if tokio::time::timeout_at(deadline, collect).await.is_err() {
         tracing::warn!("some upstream nodes are not resolved yet");
     }
     answers

@@ -21,7 +21,7 @@ const BACKLOG: u32 = 1024;
 pub(crate) fn listen(address: SocketAddr, claim: Claim) -> io::Result<TcpListener> {
     match BoundSocket::tcp(address, BACKLOG, claim, &TcpOptions::default())? {
         BoundSocket::Tcp(listener) => TcpListener::from_std(listener),
-        BoundSocket::Udp(_) | BoundSocket::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
+        _ => Err(io::ErrorKind::Unsupported.into()),
     }
 }
 

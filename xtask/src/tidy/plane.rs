@@ -294,7 +294,7 @@ const BANS: &[Ban] = &[
     },
     Ban {
         rule: "no clocks on workers",
-        names: &["Instant::now", "SystemTime::now"],
+        names: &["Instant::now", "SystemTime::now", "moment::exact", "wall_clock::now"],
         remedy: "time is an argument: take it from the caller, who has the worker's coarse clock",
         harmless: &[
             (
@@ -314,6 +314,7 @@ const BANS: &[Ban] = &[
             ("crates/sigma-plugin/src/record.rs", "the course of an exchange, recorded only on request"),
             ("crates/sigma-observe/src/moment.rs", "once in the turn of a task, only on request"),
             ("crates/sigma-net/src/deadline.rs", "this is the worker's clock"),
+            ("crates/sigma-net/src/wall_clock.rs", "its callers are named here"),
             (
                 "crates/sigma-net/src/thread_time.rs",
                 "only for scripts, whose limits are below its ticks of 50 ms",

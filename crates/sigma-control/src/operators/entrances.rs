@@ -43,7 +43,7 @@ impl Entrances {
         let found =
             found.tcp(address, None, &TcpOptions::default())?.into_iter().find_map(|socket| match socket {
                 BoundSocket::Tcp(socket) => Some(socket),
-                BoundSocket::Udp(_) | BoundSocket::Unix(_) => None,
+                _ => None,
             });
         let listener = match found {
             Some(socket) => TcpListener::from_std(socket)?,

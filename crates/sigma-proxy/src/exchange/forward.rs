@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use sigma_config::resources::{PassHost, Scheme};
 use sigma_http::{BodyLength, Fault, FaultKind, HeaderId, Method};
 use sigma_net::deadline;
+use sigma_observe::moment;
 use sigma_plugin::record::Attempt;
 use sigma_plugin::{Context, Phase, Reply};
 use sigma_upstream::balance::Outcome;
@@ -330,7 +331,7 @@ impl Exchange<'_, '_> {
     /// Opens a new connection. Its steps are recorded if needed.
     async fn dial(&mut self, target: Target<'_>) -> Result<InUse, Fault> {
         let linked = Cell::new(None);
-        let note = || linked.set(Some(Instant::now()));
+        let note = || linked.set(Some(moment::exact()));
         let is_asked = self.scratch.ctx.record.started.is_some();
         let dial = Dial { linked: is_asked.then_some(Notice(&note)), ..target.dial };
         let made = self.worker.connect(&Target { dial, ..target }).await;

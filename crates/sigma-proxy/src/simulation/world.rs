@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
 use sigma_net::deadline::{self, TICK_MS};
 
@@ -26,6 +27,8 @@ pub struct World(Arc<Mutex<State>>);
 #[derive(Debug)]
 struct State {
     random: fastrand::Rng,
+    /// The beginning by the clock of a runtime; None if the world has its own time.
+    began: Option<tokio::time::Instant>,
     now_ms: u64,
     /// The wakers by time; the number distinguishes wakers of one moment.
     timers: BTreeMap<(u64, u64), Waker>,
@@ -35,8 +38,18 @@ struct State {
 impl World {
     /// A world of this seed, whose time passes by a [`Scheduler`].
     pub fn new(seed: u64) -> World {
+        World::of(seed, None)
+    }
+
+    /// A world of this seed whose time is the clock of the runtime, which may be paused. Call it within one.
+    pub fn on_runtime(seed: u64) -> World {
+        World::of(seed, Some(tokio::time::Instant::now()))
+    }
+
+    fn of(seed: u64, began: Option<tokio::time::Instant>) -> World {
         let random = fastrand::Rng::with_seed(seed);
-        World(Arc::new(Mutex::new(State { random, now_ms: 0, timers: BTreeMap::new(), timers_set: 0 })))
+        let (now_ms, timers, timers_set) = (0, BTreeMap::new(), 0);
+        World(Arc::new(Mutex::new(State { random, began, now_ms, timers, timers_set })))
     }
 
     fn with<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
@@ -60,11 +73,22 @@ impl World {
 
     /// Returns the milliseconds since its beginning.
     pub fn now_ms(&self) -> u64 {
-        self.with(|state| state.now_ms)
+        self.with(|state| match state.began {
+            Some(began) => began.elapsed().as_millis() as u64,
+            None => state.now_ms,
+        })
     }
 
     /// Wakes `waker` at this time.
     pub fn wake_at(&self, at_ms: u64, waker: &Waker) {
+        if let Some(began) = self.with(|state| state.began) {
+            let (at, waker) = (began + Duration::from_millis(at_ms), waker.clone());
+            tokio::spawn(async move {
+                tokio::time::sleep_until(at).await;
+                waker.wake();
+            });
+            return;
+        }
         self.with(|state| {
             state.timers_set += 1;
             state.timers.insert((at_ms, state.timers_set), waker.clone());

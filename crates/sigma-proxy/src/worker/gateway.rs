@@ -7,8 +7,7 @@ use std::io;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sigma_config::process::Sandbox;
 use sigma_config::settings::{ListenPlace, Settings};
@@ -16,12 +15,13 @@ use sigma_net::latest::{Taker, Teller, latest};
 use sigma_net::listen::Opened;
 use sigma_net::quic::Endpoint;
 use sigma_net::uring::Sizes;
-use sigma_net::worker::{Io, kept_up};
+use sigma_net::worker::{Io, Started, kept_up};
 use sigma_net::{BoundSocket, deadline};
 use sigma_observe::counters::WorkerCounters;
 use sigma_observe::log_buffer::{LogSink, LogWriter};
 use sigma_plugin::Local;
 use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
 
 use crate::edge::listen::{accept_loop, quic};
 use crate::edge::quic_state::QuicShared;
@@ -97,7 +97,7 @@ fn io_of(settings: &Settings) -> Io {
 
 struct WorkerHandle {
     orders: Teller<Orders>,
-    thread: JoinHandle<()>,
+    thread: Started,
 }
 
 /// When a started gateway begins to receive datagrams.

@@ -459,7 +459,7 @@ impl Worker {
 
     /// Updates the wall-clock time.
     pub(crate) fn look_at_clock(&self) {
-        self.clock.borrow_mut().set_system(std::time::SystemTime::now());
+        self.clock.borrow_mut().set_system(sigma_net::wall_clock::now());
     }
 
     /// Does the regular work; call it once per tick of the worker's clock, which is late by so much.

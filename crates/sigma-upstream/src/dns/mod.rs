@@ -8,13 +8,15 @@
 
 mod https;
 mod lenient;
+#[cfg(feature = "simulation")]
+pub mod scripted;
 mod service;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hickory_resolver::Resolver as Inner;
 use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolverConfig, ResolverOpts};
@@ -24,6 +26,7 @@ use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
 use hickory_resolver::system_conf::{parse_resolv_conf, read_system_conf};
 use sigma_http::{Fault, FaultKind};
 use sigma_schema::cidr::{CidrSet, is_of_one_host};
+use tokio::time::Instant;
 
 pub(crate) use https::Http3Record;
 use lenient::Lenient;
@@ -345,6 +348,12 @@ impl Resolver {
         kind: RecordType,
         read: impl Fn(&RData) -> Option<T>,
     ) -> Records<T> {
+        #[cfg(feature = "simulation")]
+        if let Some(scripted) = scripted::records(name, kind) {
+            let found: Vec<T> = scripted?.iter().filter_map(read).collect();
+            let valid_until = Instant::now() + self.times.ttl_min;
+            return Ok((!found.is_empty()).then_some((found, valid_until)));
+        }
         let lookup: Lookup = match self.inner.lookup(name, kind).await {
             Ok(lookup) => lookup,
             Err(error) if error.is_no_records_found() => return Ok(None),
@@ -358,7 +367,8 @@ impl Resolver {
         // Entries of the hosts file have no useful TTL, so both bounds apply here too.
         let now = Instant::now();
         let Times { ttl_min, ttl_max, .. } = self.times;
-        let valid_until = lookup.valid_until().clamp(now + ttl_min, now + ttl_max.max(ttl_min));
+        let valid_until =
+            Instant::from_std(lookup.valid_until()).clamp(now + ttl_min, now + ttl_max.max(ttl_min));
         Ok((!found.is_empty()).then_some((found, valid_until)))
     }
 }

@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::time::Instant;
 
 use hickory_resolver::proto::rr::RecordType;
 use sigma_config::discovery::DnsRecords;
 use sigma_config::resources::Node;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::{ADDRESSES_MAX, DnsError, Resolver, Server};
 use crate::feed::{Feed, FeedError, NextNodes, backoff};
@@ -195,7 +195,7 @@ impl Feed for DnsService {
     fn next(&mut self) -> NextNodes<'_> {
         Box::pin(async {
             if let Some(due) = self.due.take() {
-                tokio::time::sleep_until(due.into()).await;
+                tokio::time::sleep_until(due).await;
             }
             match self.find().await {
                 Ok((nodes, due)) => {

@@ -119,6 +119,6 @@ pub(super) fn compare(rules: &Rules, distinct: &[Endpoint]) -> Vec<(usize, Rule)
 
 /// Returns the wall clock time, which the ends of ejections use.
 pub(super) fn unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let since = sigma_net::wall_clock::now().duration_since(SystemTime::UNIX_EPOCH);
     since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
