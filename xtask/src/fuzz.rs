@@ -25,7 +25,7 @@ pub(crate) struct Options {
 }
 
 /// The crates that have a simulation among their tests.
-const SIMULATED: [&str; 2] = ["sigma-proxy", "sigma-upstream"];
+const SIMULATED: [&str; 3] = ["sigma-control", "sigma-proxy", "sigma-upstream"];
 
 /// Runs the targets one after the other; the first crash ends it and leaves its input in `fuzz/artifacts`.
 pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {

@@ -15,6 +15,8 @@
 mod operators;
 mod process;
 mod serving;
+#[cfg(test)]
+mod simulation;
 pub mod store;
 
 pub use operators::OpenError;

@@ -42,7 +42,7 @@ pub use peer::Peer;
 pub use ports::free_port;
 pub use redis::Redis;
 pub use relay::Relay;
-pub use seeds::{for_inputs_of, for_seeds};
+pub use seeds::{for_few_seeds, for_inputs_of, for_seeds};
 pub use slapd::Slapd;
 pub use socket::{Address, Socket};
 pub use zone::Zone;

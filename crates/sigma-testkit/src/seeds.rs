@@ -14,6 +14,15 @@ const SEEDS: u64 = 1_000;
 /// # Panics
 /// A simulation fails or panics: with its seed, and how to run it alone.
 pub fn for_seeds(command: &str, simulate: impl Fn(u64) -> Result<(), String> + Sync) {
+    for_few_seeds(command, SEEDS, simulate);
+}
+
+/// As [`for_seeds`], for simulations that take longer: with `few` seeds instead of a thousand, and with that share of
+/// `SIGMA_SEEDS`.
+///
+/// # Panics
+/// As [`for_seeds`].
+pub fn for_few_seeds(command: &str, few: u64, simulate: impl Fn(u64) -> Result<(), String> + Sync) {
     let number = |name| {
         std::env::var(name)
             .ok()
@@ -21,7 +30,7 @@ pub fn for_seeds(command: &str, simulate: impl Fn(u64) -> Result<(), String> + S
     };
     let seeds = match number("SIGMA_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..number("SIGMA_SEEDS").unwrap_or(SEEDS),
+        None => 0..number("SIGMA_SEEDS").map_or(few, |seeds: u64| (seeds * few / SEEDS).max(1)),
     };
     let (next, failed) = (AtomicU64::new(seeds.start), Mutex::new(Vec::new()));
     let run = || {

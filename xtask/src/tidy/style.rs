@@ -67,6 +67,7 @@ const SLEEPERS: &[(&str, &str)] = &[
         "it sleeps in made-up time, which passes when all wait",
     ),
     ("crates/sigma-proxy/src/simulation/", "it sleeps in made-up time, which passes when all wait"),
+    ("crates/sigma-control/src/simulation/", "the clock is paused: a sleep moves it"),
     ("crates/sigma-control/tests/store_", "a real etcd raises no event: it is polled for, up to a deadline"),
 ];
 

@@ -245,6 +245,8 @@ async fn listen_as(
     limits: &Arc<Operators>,
     entrances: &Arc<Entrances>,
 ) -> Result<(), OpenError> {
+    #[cfg(test)]
+    let Some(router) = crate::simulation::seams::listen(address, router) else { return Ok(()) };
     let listener = entrances.bind(address).await.map_err(|source| {
         let remedy = remedy(address, &source);
         OpenError::Listen { address, source, remedy }

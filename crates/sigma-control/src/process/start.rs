@@ -1,7 +1,9 @@
 //! Inputs of a start besides the parts that it puts together, and its errors.
 
+use std::future::poll_fn;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use sigma_config::crypt::Keyring;
@@ -177,23 +179,55 @@ pub(super) fn reload_note(need_restart: &[&str]) -> String {
     }
 }
 
+/// A signal that operators send.
+pub(super) enum Incoming {
+    System(Signal),
+    /// A simulated operator sends it.
+    #[cfg(test)]
+    Simulated(tokio::sync::mpsc::UnboundedReceiver<()>),
+}
+
+impl Incoming {
+    fn of(kind: SignalKind) -> std::io::Result<Incoming> {
+        #[cfg(test)]
+        if let Some(received) = crate::simulation::seams::signal(kind) {
+            return Ok(Incoming::Simulated(received));
+        }
+        signal(kind).map(Incoming::System)
+    }
+
+    /// Waits for the next one.
+    pub(super) async fn recv(&mut self) -> Option<()> {
+        poll_fn(|task| self.poll_recv(task)).await
+    }
+
+    /// Ready if one has come.
+    pub(super) fn poll_recv(&mut self, task: &mut Context<'_>) -> Poll<Option<()>> {
+        match self {
+            Incoming::System(signal) => signal.poll_recv(task),
+            #[cfg(test)]
+            Incoming::Simulated(received) => received.poll_recv(task),
+        }
+    }
+}
+
 /// Signals that operators send.
 pub(super) struct Signals {
-    pub(super) hangup: Signal,
-    pub(super) terminate: Signal,
-    pub(super) interrupt: Signal,
-    pub(super) reopen: Signal,
-    pub(super) upgrade: Signal,
+    pub(super) hangup: Incoming,
+    pub(super) terminate: Incoming,
+    pub(super) interrupt: Incoming,
+    pub(super) reopen: Incoming,
+    pub(super) upgrade: Incoming,
 }
 
 impl Signals {
     pub(super) fn receive() -> std::io::Result<Signals> {
         Ok(Signals {
-            hangup: signal(SignalKind::hangup())?,
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            reopen: signal(SignalKind::user_defined1())?,
-            upgrade: signal(SignalKind::user_defined2())?,
+            hangup: Incoming::of(SignalKind::hangup())?,
+            terminate: Incoming::of(SignalKind::terminate())?,
+            interrupt: Incoming::of(SignalKind::interrupt())?,
+            reopen: Incoming::of(SignalKind::user_defined1())?,
+            upgrade: Incoming::of(SignalKind::user_defined2())?,
         })
     }
 }

@@ -91,7 +91,7 @@ const COMMANDS: [(&str, &str, &str); 55] = [
     ("docs/testing.md", "make check", "the commands run the tests themselves"),
     ("docs/testing.md", "SIGMA_CASE", "the same"),
     ("docs/testing.md", "SIGMA_SEED", "the same"),
-    ("docs/testing.md", "cargo xtask stress a_removed", "the same"),
+    ("docs/testing.md", "cargo xtask stress open_exchanges", "the same"),
     ("README.md", "make run", "what it builds is what is tested here"),
     ("README.md", "target/first:$PATH", "the same: the tests have their own build in the path"),
     ("README.md", "sigma check sigma.yaml", "the_first_file_of_the_readme"),

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
 use sigma_net::descriptors;
-use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 
 use super::child::Child;
@@ -17,7 +16,7 @@ use super::{EVENTS, Order, Parent, listened, number};
 use crate::process::handover::{Channel, Origin};
 use crate::process::log_control::{LIFE, LogControl};
 use crate::process::pid_file::PidFile;
-use crate::process::start::{Signals, StartError};
+use crate::process::start::{Incoming, Signals, StartError};
 use crate::process::systemd::Systemd;
 
 /// The time for children to send their last messages, before the parent executes another program.
@@ -201,7 +200,7 @@ impl Parent {
 /// The orders that have come already.
 fn came(signals: &mut Signals) -> Vec<Order> {
     let mut cx = Context::from_waker(Waker::noop());
-    let mut has_come = |signal: &mut Signal| signal.poll_recv(&mut cx).is_ready();
+    let mut has_come = |signal: &mut Incoming| signal.poll_recv(&mut cx).is_ready();
     let Signals { hangup, terminate, interrupt, reopen, upgrade } = signals;
     let all = [
         (terminate, Order::Stop),
