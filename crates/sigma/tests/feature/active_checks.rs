@@ -1,6 +1,5 @@
 //! Probes that look closely, and agents on nodes.
 
-use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,7 +11,6 @@ use sigma_net::tls::{AcceptOptions, Handshakes, Identity, Resumption, ServerIden
 use sigma_testkit::{Gateway, Origin, Peer, until};
 
 use crate::managed::await_control;
-use crate::overload::{Held, ask, begin};
 use crate::tls::{Authority, Issued};
 use crate::{PATIENCE, SIGMA};
 
@@ -49,107 +47,6 @@ fn active(kind: &str, more: Value) -> Value {
     });
     active.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     json!({ "active": active })
-}
-
-#[test]
-fn probes_send_the_configured_host_to_addresses_and_names() {
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let probed = Arc::clone(&seen);
-    let origin = Origin::answer(move |request| {
-        let host = request.head.get("host").unwrap_or_default().to_owned();
-        probed.lock().unwrap().push(host);
-        b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_vec()
-    })
-    .unwrap();
-    let checks = |host: &str| {
-        let mut checks = active("http", json!({ "http_path": "/hz" }));
-        if !host.is_empty() {
-            checks["active"]["host"] = host.into();
-        }
-        checks
-    };
-    let port = origin.port();
-    for (node, upstream, host, want) in [
-        ("localhost", json!({}), "site.test", "site.test".to_owned()),
-        ("127.0.0.1", json!({}), "site.test", "site.test".to_owned()),
-        ("localhost", json!({ "pass_host": "node" }), "site.test", "site.test".to_owned()),
-        (
-            "localhost",
-            json!({ "pass_host": "rewrite", "upstream_host": "up.test" }),
-            "site.test",
-            "up.test".to_owned(),
-        ),
-        ("localhost", json!({}), "", "localhost".to_owned()),
-        ("127.0.0.1", json!({}), "", "127.0.0.1".to_owned()),
-        (
-            "127.0.0.1",
-            json!({ "pass_host": "rewrite", "upstream_host": "up.test" }),
-            "",
-            "up.test".to_owned(),
-        ),
-    ] {
-        let mut whole = json!({ "nodes": { format!("{node}:{port}"): 1 }, "checks": checks(host) });
-        whole.as_object_mut().unwrap().extend(upstream.as_object().unwrap().clone());
-        let config = json!({
-            "workers": 1, "listeners": ["{listen}"],
-            "routes": [{ "id": "all", "uri": "/*", "upstream": whole }],
-        });
-        seen.lock().unwrap().clear();
-        let gateway = Gateway::start(SIGMA, &config.to_string()).unwrap();
-        assert!(until(PATIENCE, || !seen.lock().unwrap().is_empty()), "no probe came to {node}");
-        assert_eq!(seen.lock().unwrap()[0], want, "{node} {upstream} {host}");
-        drop(gateway);
-    }
-}
-
-#[test]
-fn probes_begin_with_the_proxy_header_that_the_node_expects() {
-    const V2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
-    for (version, kind, header) in [
-        ("v1", "http", &b"PROXY UNKNOWN\r\n"[..]),
-        ("v1", "tcp", b"PROXY UNKNOWN\r\n"),
-        ("v2", "http", V2),
-        ("v2", "tcp", V2),
-    ] {
-        let (tell, told) = std::sync::mpsc::channel();
-        let tell = Mutex::new(tell);
-        let origin = Origin::serve(move |mut peer| {
-            let begins = peer.read_exactly(header.len());
-            let _ = tell.lock().unwrap().send(begins.unwrap_or_default());
-            if peer.read_request().is_ok() {
-                let _ = peer.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
-            }
-        })
-        .unwrap();
-        let upstream = json!({
-            "nodes": { format!("127.0.0.1:{}", origin.port()): 1 }, "proxy_protocol": version,
-            "checks": active(kind, json!({})),
-        });
-        let config = json!({
-            "workers": 1, "listeners": ["{listen}"],
-            "routes": [{ "id": "all", "uri": "/*", "upstream": upstream }],
-        });
-        let gateway = Gateway::start(SIGMA, &config.to_string()).unwrap();
-        assert_eq!(told.recv_timeout(PATIENCE).unwrap(), header, "{version} {kind}");
-        drop(gateway);
-    }
-}
-
-#[test]
-fn a_body_without_the_expected_text_is_a_failure() {
-    let is_ready = Arc::new(AtomicBool::new(true));
-    let told = Arc::clone(&is_ready);
-    let node = Origin::answer(move |_| {
-        let body = if told.load(Ordering::SeqCst) { "all is ready" } else { "not yet here" };
-        format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 12\r\n\r\n{body}").into_bytes()
-    });
-    let node = node.unwrap();
-    let gateway = gateway(&[node.port()], active("http", json!({ "http_expected_body": "is ready" })));
-    shows(&gateway, node.port(), "status", &json!("healthy"));
-    is_ready.store(false, Ordering::SeqCst);
-    shows(&gateway, node.port(), "reason", &json!("active check: http_failure"));
-    is_ready.store(true, Ordering::SeqCst);
-    shows(&gateway, node.port(), "status", &json!("healthy"));
 }
 
 /// The health service of a gRPC node, over TLS if it has a certificate, with a settable status of `shop`.
@@ -234,84 +131,6 @@ fn an_unverified_certificate_fails_the_check() {
     let port = grpc_node(Arc::new(AtomicBool::new(true)), Some(Authority::new("Root").issue("node.test")));
     let gateway = gateway(&[port], active("grpcs", json!({ "grpc_service": "shop", "host": "node.test" })));
     shows(&gateway, port, "reason", &json!("active check: tcp_failure"));
-}
-
-/// An agent that has been asked `weight?` says its line.
-fn agent(line: &Arc<Mutex<String>>) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (port, line) = (listener.local_addr().unwrap().port(), Arc::clone(line));
-    std::thread::spawn(move || {
-        while let Ok((mut stream, _)) = listener.accept() {
-            let mut asked = [0; 8];
-            if stream.read_exact(&mut asked).is_ok() && &asked == b"weight?\n" {
-                let line = line.lock().unwrap().clone();
-                let _ = stream.write_all(line.as_bytes());
-            }
-        }
-    });
-    port
-}
-
-#[test]
-fn an_agent_weighs_drains_and_stops_its_node() {
-    let (node, other) = (Origin::echo("a").unwrap(), Origin::echo("b").unwrap());
-    let line = Arc::new(Mutex::new("50%\n".to_owned()));
-    let asked = json!({ "port": agent(&line), "interval": 0.05, "timeout": 5, "send": "weight?\n" });
-    let gateway = gateway(&[node.port(), other.port()], json!({ "agent": asked }));
-    shows(&gateway, node.port(), "weight", &json!(5));
-    let says = |text: &str| text.clone_into(&mut line.lock().unwrap());
-    says("weight:3\n");
-    shows(&gateway, node.port(), "weight", &json!(3));
-    says("maxconn:7 weight:256\n");
-    shows(&gateway, node.port(), "weight", &json!(256));
-    let ignored = || gateway.stderr().matches("has no effect; set `limits.max_requests_per_node`").count();
-    // Once for each node: both have this agent.
-    assert!(until(PATIENCE, || ignored() == 2), "{}", gateway.stderr());
-    says("drain 100%\n");
-    shows(&gateway, node.port(), "reason", &json!("agent: drain"));
-    shows(&gateway, node.port(), "weight", &json!(10));
-    says("ready down #no disk\n");
-    shows(&gateway, node.port(), "reason", &json!("agent: down"));
-    says("up maxconn:7\n");
-    shows(&gateway, node.port(), "in_use", &json!(true));
-    assert_eq!(ignored(), 2);
-}
-
-#[test]
-fn an_agent_says_how_many_requests_its_node_may_have() {
-    let held = Arc::<Held>::default();
-    let node = held.origin();
-    let line = Arc::new(Mutex::new("maxconn:2 50%\n".to_owned()));
-    let asked = json!({ "port": agent(&line), "interval": 0.05, "timeout": 5, "send": "weight?\n" });
-    let config = json!({
-        "workers": 1, "listeners": ["{listen}"], "control": { "address": "{control}" },
-        "routes": [{ "id": "all", "uri": "/*", "upstream": {
-            "nodes": { format!("127.0.0.1:{}", node.port()): 10 }, "checks": { "agent": asked },
-            "limits": { "max_requests_per_node": 1 },
-        } }],
-    });
-    let gateway = Gateway::start(SIGMA, &config.to_string()).unwrap();
-    await_control(&gateway);
-    // One that has a place behind the bound.
-    let enter = |place: usize| loop {
-        let one = begin(&gateway, "");
-        assert!(until(PATIENCE, || one.is_finished() || held.seen() == place));
-        if held.seen() == place {
-            return one;
-        }
-    };
-    shows(&gateway, node.port(), "weight", &json!(5));
-    let inside = [enter(1), enter(2)];
-    assert_eq!(ask(&gateway).0, 503);
-    "maxconn:1 30%\n".clone_into(&mut line.lock().unwrap());
-    shows(&gateway, node.port(), "weight", &json!(3));
-    held.let_go(2);
-    inside.into_iter().for_each(|one| assert_eq!(one.join().unwrap(), 200));
-    let alone = enter(3);
-    assert_eq!(ask(&gateway).0, 503);
-    held.let_go(1);
-    assert_eq!(alone.join().unwrap(), 200);
-    assert!(!gateway.stderr().contains("maxconn"), "{}", gateway.stderr());
 }
 
 /// The service is away at first: missed events are sent again.

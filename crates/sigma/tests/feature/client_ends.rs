@@ -1,4 +1,4 @@
-//! Ends of client connections: a listener that goes, and clients that leave.
+//! Ends of client connections: a listener that goes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -44,32 +44,4 @@ fn a_listener_that_goes_takes_its_idle_connections_along() {
     assert_eq!((response.status(), response.head.get("connection")), (200, Some("close")));
     busy.expect_closed().unwrap();
     assert_eq!(stays.get("/").unwrap().head.get("connection"), None);
-}
-
-#[test]
-fn a_client_that_leaves_a_silent_response_lets_its_node_go() {
-    let origin = Origin::scripted().unwrap();
-    let config = format!(
-        "workers: 1\nlisteners: [{{ address: \"{{listen}}\" }}]\ntimeouts: {{ half_close_ms: 100 }}\n\
-         routes: [{{ id: r, uri: \"/*\", plugins: {{ limit-conn: {{ conn: 1, burst: 0, default_conn_delay: 1, key: uri }} }}, upstream: {{ nodes: {{ \"127.0.0.1:{}\": 1 }} }} }}]\n",
-        origin.port()
-    );
-    let gateway = Gateway::start(SIGMA, &config).unwrap();
-    let mut client = gateway.connect().unwrap();
-    client.send("GET /events HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
-    let mut node = origin.accept().unwrap();
-    node.read_request().unwrap();
-    node.send("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n9\r\ndata: 1\n\n\r\n")
-        .unwrap();
-    assert_eq!(client.read_head().unwrap().status().unwrap(), 200);
-    client.read_exactly("9\r\ndata: 1\n\n\r\n".len()).unwrap();
-    client.half_close().unwrap();
-    node.expect_closed().unwrap();
-    // The slot of limit-conn is free.
-    let mut other = gateway.connect().unwrap();
-    other.send("GET /events HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
-    let mut node = origin.accept().unwrap();
-    node.read_request().unwrap();
-    node.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
-    assert_eq!(other.read_response("GET").unwrap().status(), 200);
 }

@@ -21,43 +21,7 @@ fn who(gateway: &Gateway) -> String {
     answer.head.get("x-origin").map_or_else(|| answer.status().to_string(), str::to_owned)
 }
 
-/// Two origins on different addresses and the same port.
-fn neighbours() -> (Origin, Origin, u16) {
-    let port = free_port();
-    let at = |name, ip: &str| Origin::echo_at(name, &format!("{ip}:{port}")).unwrap();
-    (at("a", "127.0.0.1"), at("b", "127.0.0.2"), port)
-}
-
 const A: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 1));
-const B: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 2));
-
-#[test]
-fn a_service_follows_its_addresses_and_outlives_its_name_server() {
-    let (_a, _b, port) = neighbours();
-    let dns = Dns::start().unwrap();
-    let gateway = gateway(&dns, &format!("web.sigma.test.:{port}"));
-    assert_eq!(who(&gateway), "503", "nobody knows the service yet");
-    dns.set_addresses("web.sigma.test", &[A]);
-    assert!(until(PATIENCE, || who(&gateway) == "a"), "{}", who(&gateway));
-    dns.set_addresses("web.sigma.test", &[A, B]);
-    assert!(until(PATIENCE, || who(&gateway) == "b"));
-    assert!(until(PATIENCE, || who(&gateway) == "a"), "all addresses are used");
-    dns.set_addresses("web.sigma.test", &[B]);
-    assert!(until(PATIENCE, || (0..4).all(|_| who(&gateway) == "b")));
-
-    // A response without addresses is a fault of the name server rather than the end of a service.
-    let failures = || gateway.stderr().matches("failed to query the DNS server").count();
-    let before = failures();
-    dns.set_addresses("web.sigma.test", &[]);
-    assert!(until(PATIENCE, || failures() > before), "the log says so");
-    assert_eq!(who(&gateway), "b");
-    dns.set_addresses("web.sigma.test", &[A]);
-    assert!(until(PATIENCE, || who(&gateway) == "a"));
-    let before = failures();
-    drop(dns);
-    assert!(until(PATIENCE, || failures() > before), "the log says so");
-    assert_eq!(who(&gateway), "a");
-}
 
 #[test]
 fn servers_have_ports_weights_and_priorities() {

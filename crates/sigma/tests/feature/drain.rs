@@ -1,19 +1,18 @@
 //! The end of a process, as connected clients see it: no exchange is left half done, and long-lived ones are
 //! ended in the way of their protocol.
 
+use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use h2::RecvStream;
 use h2::server::SendResponse;
 use http::{Request, Response};
-use serde_json::json;
-use sigma_testkit::{Gateway, Origin, Peer, until};
+use sigma_testkit::{Origin, Peer};
 
 use crate::h2::{Node, accept_of, connect, request, within};
 use crate::websocket::{BINARY, By, CLOSE, Socket, TEXT, WAYS, close, frame, masked, read_frame};
-use crate::{PATIENCE, SIGMA, catch_all, in_front_of, nodes};
+use crate::{PATIENCE, in_front_of};
 
 /// Long enough that nothing is cut at its end, which no test waits for.
 const DRAIN: &str = "timeouts: { drain_ms: 20000, drain_spread_percent: 100, goodbye_ms: 19500 }\n";
@@ -160,80 +159,4 @@ fn calls_end_with_a_code_that_says_try_elsewhere() {
             (200.try_into().unwrap(), &"14".parse().unwrap())
         );
     });
-}
-
-/// A request without a response gets one at the deadline; a response that has begun is cut visibly.
-#[test]
-fn requests_that_outlast_the_drain_get_an_answer() {
-    let origin = Origin::scripted().unwrap();
-    let mut gateway = in_front_of(&origin, "timeouts: { drain_ms: 300 }");
-    let ask = || {
-        let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
-        client.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
-        let mut peer = origin.accept().unwrap();
-        peer.read_request().unwrap();
-        (client, peer)
-    };
-    let ((mut waiting, _silent), (mut reading, mut slow)) = (ask(), ask());
-    slow.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n").unwrap();
-    assert_eq!(reading.read_head().unwrap().get("transfer-encoding"), Some("chunked"));
-    gateway.terminate().unwrap();
-    let answer = waiting.read_response("GET").unwrap();
-    assert_eq!(answer.status(), 503);
-    assert!(answer.text().contains("\"gateway_stopping\""), "{}", answer.text());
-    assert_eq!(answer.head.get("connection"), Some("close"));
-    let rest = reading.read_to_close().unwrap_or_default();
-    assert!(!rest.ends_with(b"0\r\n\r\n"), "it does not look whole: {rest:?}");
-    assert!(gateway.wait(PATIENCE).unwrap().success());
-}
-
-/// A session over TCP: the node learns that its client has ended, and its last bytes still arrive.
-#[test]
-fn a_stream_session_ends_without_a_reset() {
-    let (told, heard) = channel();
-    let told = Mutex::new(told);
-    let origin = Origin::serve(move |mut peer: Peer| {
-        let _ = peer.send("hello\r\n");
-        let bytes = peer.read_to_close();
-        let _ = told.lock().unwrap().send(bytes.is_ok());
-        let _ = peer.send("last words");
-    });
-    let origin = Arc::new(origin.unwrap());
-    let config = json!({
-        "workers": 2,
-        "listeners": [{ "address": "{listen}", "stream": "tcp" }],
-        "timeouts": { "drain_ms": 20_000, "drain_spread_percent": 100, "goodbye_ms": 19_500 },
-        "stream_routes": [{ "upstream": { "nodes": { format!("127.0.0.1:{}", origin.port()): 1 }, "scheme": "tcp" } }],
-    });
-    let mut gateway = Gateway::start(SIGMA, &config.to_string()).unwrap();
-    let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
-    assert_eq!(client.read_line().unwrap(), "hello");
-    gateway.terminate().unwrap();
-    assert!(heard.recv_timeout(PATIENCE).unwrap(), "the node sees an end, not a reset");
-    assert_eq!(client.read_to_close().unwrap(), b"last words");
-    assert!(gateway.wait(PATIENCE).unwrap().success());
-}
-
-/// Other protocols have no good-bye that the gateway knows: their bytes end.
-#[test]
-fn a_tunnel_of_another_protocol_ends_after_the_sent_bytes() {
-    let origin = Origin::serve(|mut peer: Peer| {
-        if peer.read_head().is_ok() {
-            let _ =
-                peer.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\nhi");
-            let _ = peer.read_to_close();
-        }
-    })
-    .unwrap();
-    let config =
-        catch_all(DRAIN, &nodes(&[&origin]), "").replace("enable_websocket: true", "upgrade_protocols: [x]");
-    let mut gateway = Gateway::start(SIGMA, &config).unwrap();
-    let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
-    let ask = "GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n";
-    assert_eq!(client.ask(ask).unwrap().status(), 101);
-    assert_eq!(client.read_exactly(2).unwrap(), b"hi");
-    gateway.terminate().unwrap();
-    assert!(client.read_to_close().unwrap().is_empty());
-    assert!(until(PATIENCE, || gateway.connect().is_err()));
-    assert!(gateway.wait(PATIENCE).unwrap().success());
 }

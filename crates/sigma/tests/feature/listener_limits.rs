@@ -1,8 +1,5 @@
 //! Limits of a listener's connections, their age, and options of its TCP sockets.
 
-use std::sync::Mutex;
-use std::time::Duration;
-
 use sigma_testkit::{Gateway, Origin, until};
 
 use crate::h2::{connect, get, within};
@@ -29,44 +26,6 @@ fn connections_beyond_the_maximum_wait() {
     assert!(until(PATIENCE, reached), "{}", gateway.stderr());
     drop(first);
     assert_eq!(second.read_response("GET").unwrap().status(), 200);
-}
-
-#[test]
-fn connections_beyond_the_rate_wait() {
-    let origin = Origin::echo("a").unwrap();
-    let text = config(&origin, ", max_connections_per_second: 1", "");
-    let gateway = Gateway::start(SIGMA, &text).unwrap();
-    let begun = std::time::Instant::now();
-    for _ in 0..3 {
-        assert_eq!(gateway.connect().unwrap().get("/").unwrap().status(), 200);
-    }
-    assert!(begun.elapsed() >= Duration::from_millis(1_900), "{:?}", begun.elapsed());
-    assert!(gateway.stderr().contains("listeners: max_connections_per_second"), "{}", gateway.stderr());
-}
-
-/// The idle connection is closed at its age. The other one, which is older, learns it from its response.
-#[test]
-fn an_old_connection_takes_no_further_request() {
-    let (go, wait) = std::sync::mpsc::channel::<()>();
-    let wait = Mutex::new(wait);
-    let origin = Origin::answer(move |request| {
-        if request.head.line.starts_with("GET /slow") {
-            wait.lock().unwrap().recv().unwrap();
-        }
-        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok".to_vec()
-    })
-    .unwrap();
-    let more = "timeouts: { connection_age_ms: 700, connection_age_spread_percent: 0 }\n";
-    let gateway = Gateway::start(SIGMA, &config(&origin, "", more)).unwrap();
-    let mut busy = gateway.connect().unwrap();
-    busy.send("GET /slow HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
-    let mut idle = gateway.connect().unwrap();
-    assert_eq!(idle.get("/").unwrap().head.get("connection"), None);
-    idle.expect_closed().unwrap();
-    go.send(()).unwrap();
-    let response = busy.read_response("GET").unwrap();
-    assert_eq!((response.status(), response.head.get("connection")), (200, Some("close")));
-    busy.expect_closed().unwrap();
 }
 
 #[test]

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use sigma_net::Stream;
 use sigma_net::tls::pem::Pair;
 use sigma_net::tls::{AcceptOptions, Handshakes, Identity, Resumption, ServerIdentity, Versions, accept};
-use sigma_testkit::{Gateway, Origin, Peer, free_port, until};
+use sigma_testkit::{Gateway, Origin, Peer};
 use tokio::net::TcpListener;
 
 use crate::tls::{Authority, plain, run};
@@ -31,79 +31,6 @@ fn passive(unhealthy: Value) -> Value {
 
 fn health(gateway: &Gateway) -> String {
     Peer::connect(&gateway.control_address()).unwrap().get("/v1/healthcheck").unwrap().text()
-}
-
-fn request(gateway: &Gateway, request: &str) -> u16 {
-    gateway.connect().unwrap().ask(request).unwrap().status()
-}
-
-const GET: &str = "GET / HTTP/1.1\r\nHost: h\r\n\r\n";
-
-/// Sends GETs until the node counts as unhealthy.
-fn turns_unhealthy(gateway: &Gateway, status: u16) {
-    let unhealthy = || {
-        assert_eq!(request(gateway, GET), status);
-        health(gateway).contains("\"unhealthy\"")
-    };
-    assert!(until(PATIENCE, unhealthy), "{}", health(gateway));
-}
-
-#[test]
-fn the_last_attempt_counts_too() {
-    let refused = json!({ format!("127.0.0.1:{}", free_port()): 1 });
-    let closing = Origin::serve(|mut peer| drop(peer.read_request())).unwrap();
-    let closing = json!({ format!("127.0.0.1:{}", closing.port()): 1 });
-    let tcp = json!({ "tcp_failures": 2, "http_failures": 0, "timeouts": 0 });
-    for nodes in [&refused, &closing] {
-        for retries in [json!({ "retries": 0 }), json!({})] {
-            let mut upstream = json!({ "nodes": nodes, "checks": passive(tcp.clone()) });
-            upstream.as_object_mut().unwrap().extend(retries.as_object().unwrap().clone());
-            turns_unhealthy(&gateway(upstream), 502);
-        }
-    }
-}
-
-#[test]
-fn a_timeout_of_the_last_attempt_counts() {
-    let silent = Origin::serve(|mut peer| drop(peer.read_to_close())).unwrap();
-    let upstream = json!({
-        "nodes": { format!("127.0.0.1:{}", silent.port()): 1 }, "retries": 0,
-        "timeout": { "connect": 5, "send": 5, "read": 0.1 },
-        "checks": passive(json!({ "tcp_failures": 0, "http_failures": 0, "timeouts": 2 })),
-    });
-    turns_unhealthy(&gateway(upstream), 504);
-}
-
-#[test]
-fn a_status_that_the_gateway_gave_for_its_node_counts() {
-    let unhealthy = json!({ "http_statuses": [502], "http_failures": 2, "tcp_failures": 0, "timeouts": 0 });
-    let nodes = json!({ format!("127.0.0.1:{}", free_port()): 1 });
-    turns_unhealthy(&gateway(json!({ "nodes": nodes, "checks": passive(unhealthy) })), 502);
-}
-
-/// None of it marks a node; a node that does fail marks it afterwards, so the reports had come.
-#[test]
-fn faults_of_a_client_do_not_count_against_a_node() {
-    // Closes as soon as it has a head, and would be called unhealthy at once.
-    let impatient = Origin::serve(|mut peer| drop(peer.read_head())).unwrap();
-    let upstream = json!({
-        "nodes": { format!("127.0.0.1:{}", impatient.port()): 1 },
-        "checks": passive(json!({ "http_statuses": [400, 408, 499, 502, 504], "http_failures": 1,
-                                  "tcp_failures": 1, "timeouts": 1 })),
-    });
-    let gateway = gateway(upstream);
-    let slow = || {
-        let mut client = gateway.connect().unwrap();
-        client.send("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nab").unwrap();
-        client.read_response("POST").unwrap().status()
-    };
-    for _ in 0..3 {
-        assert_eq!(slow(), 502);
-        let bad = "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n";
-        assert_eq!(request(&gateway, bad), 400);
-    }
-    assert!(!health(&gateway).contains("unhealthy"), "{}", health(&gateway));
-    turns_unhealthy(&gateway, 502);
 }
 
 #[test]

@@ -16,21 +16,12 @@ struct World {
 impl World {
     /// Two nodes without checks.
     fn new() -> World {
-        World::with(json!({}))
-    }
-
-    /// The same, with more fields of the upstream.
-    fn with(fields: Value) -> World {
-        World::of([Origin::echo("a").unwrap(), Origin::echo("b").unwrap()], fields)
-    }
-
-    fn of(nodes: [Origin; 2], fields: Value) -> World {
+        let nodes = [Origin::echo("a").unwrap(), Origin::echo("b").unwrap()];
         let each = nodes.iter().map(|node| (format!("127.0.0.1:{}", node.port()), json!(1)));
-        let mut upstream = json!({ "id": "u", "nodes": Value::Object(each.collect()) });
-        upstream.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let upstream = json!({ "id": "u", "nodes": Value::Object(each.collect()) });
         let config = json!({
             "workers": 2, "listeners": ["{listen}"], "control": { "address": "{control}" },
-            "upstreams": [upstream], "routes": [{ "id": "all", "uri": "/*", "upstream_id": "u", "enable_websocket": true }],
+            "upstreams": [upstream], "routes": [{ "id": "all", "uri": "/*", "upstream_id": "u" }],
         });
         let gateway = Gateway::start(SIGMA, &config.to_string()).unwrap();
         await_control(&gateway);
@@ -79,135 +70,6 @@ fn a_node_is_drained_maintained_and_given_back() {
     world.serves(200, [false, true]);
     world.set(0, "ready");
     world.serves(200, [true, true]);
-}
-
-#[test]
-fn sessions_stay_on_a_node_that_is_drained_and_leave_one_in_maintenance() {
-    let affinity = json!({ "cookie": { "name": "node" }, "secret": "0123456789abcdef" });
-    let world = World::with(json!({ "session_affinity": affinity }));
-    let ask = |cookie: &str| {
-        let request = format!("GET / HTTP/1.1\r\nHost: h\r\nCookie: {cookie}\r\n\r\n");
-        world.gateway.connect().unwrap().ask(request).unwrap()
-    };
-    let first = ask("a=b");
-    let cookie = first.head.get("set-cookie").unwrap().split(';').next().unwrap().to_owned();
-    let name = first.head.get("x-origin").unwrap().to_owned();
-    let at = usize::from(name == "b");
-    let other = if at == 0 { "b" } else { "a" };
-    let goes_to = |cookie: &str, want: &str| {
-        // Both workers learn of it soon.
-        let all = || (0..8).all(|_| ask(cookie).head.get("x-origin") == Some(want));
-        assert!(until(PATIENCE, all), "want {want}");
-    };
-    world.set(at, "drain");
-    goes_to("a=b", other);
-    goes_to(&cookie, &name);
-    world.set(at, "maintenance");
-    goes_to(&cookie, other);
-}
-
-/// A node that changes to any protocol and sends back its input.
-fn echoing() -> Origin {
-    Origin::serve(|mut peer| {
-        if peer.read_head().is_err() {
-            return;
-        }
-        let answer = "HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
-        if peer.send(answer).is_err() {
-            return;
-        }
-        while let Ok(byte) = peer.read_exactly(1) {
-            if peer.send(byte).is_err() {
-                return;
-            }
-        }
-    })
-    .unwrap()
-}
-
-#[test]
-fn open_tunnels_of_a_node_that_goes_out_are_kept_or_closed() {
-    for (on_unhealthy, is_closed) in [(Value::Null, false), (json!("keep"), false), (json!("close"), true)] {
-        let mut upstream = json!({});
-        if !on_unhealthy.is_null() {
-            upstream["on_unhealthy"] = on_unhealthy.clone();
-        }
-        let world = World::of([echoing(), echoing()], upstream);
-        let mut client = world.gateway.connect().unwrap();
-        client
-            .send("GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
-            .unwrap();
-        assert_eq!(client.read_head().unwrap().status().unwrap(), 101, "{on_unhealthy}");
-        let mut echoes = || client.send("x").is_ok() && client.read_exactly(1).is_ok_and(|byte| byte == b"x");
-        assert!(echoes());
-        (0..2).for_each(|node| world.set(node, "maintenance"));
-        match is_closed {
-            true => assert!(until(PATIENCE, || !echoes()), "it stays open"),
-            // Another one would have been closed meanwhile; a state that it is not has no end to wait for.
-            false => assert!((0..20).all(|_| echoes()), "{on_unhealthy}"),
-        }
-    }
-}
-
-/// A node that owes `/wait` its response, and sends the first part of one otherwise.
-fn streaming(name: &'static str) -> Origin {
-    Origin::serve(move |mut peer| {
-        while let Ok(request) = peer.read_request() {
-            if request.head.request_line().unwrap().1.contains("wait") {
-                if name == "b" {
-                    let _ = peer.send("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nb");
-                    continue;
-                }
-            } else {
-                let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
-                let _ = peer.send(head.to_owned() + "5\r\ndata:\r\n");
-            }
-            // Until the gateway gives it up.
-            let _ = peer.read_exactly(1);
-            return;
-        }
-    })
-    .unwrap()
-}
-
-#[test]
-fn answers_under_way_and_requests_end_with_their_node() {
-    let world = World::of([streaming("a"), streaming("b")], json!({ "on_unhealthy": "close" }));
-    world.set(1, "maintenance");
-    let mut events = world.gateway.connect().unwrap().with_deadline(PATIENCE);
-    events.send("GET /events HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
-    assert_eq!(events.read_head().unwrap().status().unwrap(), 200);
-    let waiting = ["GET", "POST"].map(|method| {
-        let mut client = world.gateway.connect().unwrap().with_deadline(PATIENCE);
-        client.send(format!("{method} /wait HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n")).unwrap();
-        client
-    });
-    assert!(until(PATIENCE, || world.nodes[0].connections() == 3), "the other one has some");
-    world.set(1, "ready");
-    world.set(0, "maintenance");
-    // Cut off, without the end that it would have.
-    while let Ok(byte) = events.read_exactly(1) {
-        assert!(!byte.is_empty());
-    }
-    let [mut get, mut post] = waiting;
-    let answer = get.read_response("GET").unwrap();
-    assert!(answer.status() == 200 && answer.text() == "b", "it may be repeated: {}", answer.text());
-    let answer = post.read_response("POST").unwrap();
-    assert!(answer.status() == 502 && answer.text().contains("node_withdrawn"), "{}", answer.text());
-}
-
-#[test]
-fn a_state_lasts_over_reloads() {
-    let world = World::new();
-    world.set(1, "maintenance");
-    world.serves(200, [true, false]);
-    world.gateway.reload().unwrap();
-    let reloaded = || world.gateway.stderr().contains("configuration reloaded");
-    assert!(until(PATIENCE, reloaded), "{}", world.gateway.stderr());
-    world.serves(200, [true, false]);
-    let all: Value = serde_json::from_slice(&world.ctl(&["upstreams", "--output", "json"]).stdout).unwrap();
-    let shown = &all[0]["nodes"].as_array().unwrap().iter().find(|node| node["state"] == "maintenance");
-    assert_eq!(shown.unwrap()["reason"], "operator: maintenance", "{all}");
 }
 
 /// Requests go to these origins only, permanently.
@@ -280,20 +142,6 @@ fn states_of_one_process_last_over_a_restart() {
     world.serves(200, [true, false]);
     world.set(1, "ready");
     world.serves(200, [true, true]);
-}
-
-#[test]
-fn unknown_nodes_are_reported() {
-    let world = World::new();
-    let check = |args: &[&str], word: &str| {
-        let refused = world.ctl(args);
-        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert!(!refused.status.success() && said.contains(word), "{args:?}: {said}");
-    };
-    check(&["node-state", "upstreams/x", "a:1", "drain"], "upstreams/x has no upstream");
-    check(&["node-state", "upstreams/u", "a:1", "drain"], "upstreams/u has no node a:1");
-    check(&["node-state", "upstreams/u", "a:1", "asleep"], "asleep");
-    check(&["upstreams", "upstreams/x"], "upstreams/x has no upstream");
 }
 
 /// The Admin API sets states too, so that a gateway with a store needs no Control API; its paths are named at `/`.

@@ -1,6 +1,5 @@
-//! Guards of upstreams: limits and queues, circuit breakers, admission control, adaptive concurrency.
+//! Limits and queues of upstreams, over all workers.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
@@ -39,16 +38,6 @@ impl Held {
     }
 }
 
-/// An origin that returns 200 or 500, as set.
-pub(crate) fn moody(good: &Arc<AtomicBool>) -> Origin {
-    let good = Arc::clone(good);
-    Origin::answer(move |_| {
-        let status = if good.load(Ordering::SeqCst) { 200 } else { 500 };
-        format!("HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n").into_bytes()
-    })
-    .unwrap()
-}
-
 fn upstream(origin: &Origin, rules: &Value) -> Value {
     let mut upstream = json!({ "id": "u", "nodes": { format!("127.0.0.1:{}", origin.port()): 1 } });
     upstream.as_object_mut().unwrap().extend(rules.as_object().unwrap().clone());
@@ -66,11 +55,6 @@ fn start(workers: u32, upstreams: &Value) -> Gateway {
 
 fn gateway(origin: &Origin, rules: Value) -> Gateway {
     start(2, &json!([upstream(origin, &rules)]))
-}
-
-/// With one worker, a request that follows a response finds what that has changed.
-fn small(origin: &Origin, rules: Value) -> Gateway {
-    start(1, &json!([upstream(origin, &rules)]))
 }
 
 pub(crate) fn ask(gateway: &Gateway) -> (u16, String) {
@@ -122,183 +106,4 @@ fn requests_wait_in_order_of_their_priority() {
     held.let_go(4);
     all.into_iter().for_each(|one| assert_eq!(one.join().unwrap(), 200));
     assert_eq!(*held.seen.lock().unwrap(), ["first", "person", "plain", "batch"]);
-}
-
-#[test]
-fn no_request_waits_longer_than_the_queue_allows() {
-    let held = Arc::<Held>::default();
-    let origin = held.origin();
-    let queue = json!({ "length": 3, "timeout": 0.1 });
-    let gateway = gateway(&origin, json!({ "limits": { "max_requests": 1, "queue": queue } }));
-    let inside = begin(&gateway, "");
-    assert!(until(PATIENCE, || held.seen() == 1));
-    let (status, text) = ask(&gateway);
-    assert!(status == 503 && text.contains("waited too long"), "{status} {text}");
-    held.let_go(1);
-    assert_eq!(inside.join().unwrap(), 200);
-}
-
-#[test]
-fn a_request_that_leaves_the_queue_makes_room() {
-    let held = Arc::<Held>::default();
-    let origin = held.origin();
-    let queue = json!({ "length": 1, "timeout": 600 });
-    let gateway = small(&origin, json!({ "limits": { "max_requests": 1, "queue": queue } }));
-    let inside = begin(&gateway, "");
-    assert!(until(PATIENCE, || held.seen() == 1));
-    let mut leaves = gateway.connect().unwrap();
-    leaves.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
-    assert!(until(PATIENCE, || gateway.counter("sigma_requests_total") == 2));
-    assert_eq!(ask(&gateway).0, 503);
-    drop(leaves);
-    assert!(until(PATIENCE, || gateway.counter("sigma_exchanges_ended_total") == 2));
-    let waits = begin(&gateway, "");
-    assert!(until(PATIENCE, || gateway.counter("sigma_requests_total") == 4));
-    held.let_go(2);
-    assert_eq!([inside.join().unwrap(), waits.join().unwrap()], [200, 200]);
-}
-
-#[test]
-fn a_breaker_opens_and_closes() {
-    let good = Arc::new(AtomicBool::new(false));
-    let origin = moody(&good);
-    let rules = json!({
-        "minimum_number_of_calls": 4, "wait_duration_in_open_state": 0.3,
-        "permitted_number_of_calls_in_half_open_state": 2,
-    });
-    let gateway = small(&origin, json!({ "circuit_breaker": rules }));
-    for _ in 0..4 {
-        assert_eq!(ask(&gateway).0, 500);
-    }
-    let (status, text) = ask(&gateway);
-    assert!(status == 503 && text.contains("circuit_breaker_open"), "{status} {text}");
-    assert_eq!(origin.requests(), 4);
-    good.store(true, Ordering::SeqCst);
-    assert!(until(PATIENCE, || ask(&gateway).0 == 200));
-    for _ in 0..20 {
-        assert_eq!(ask(&gateway).0, 200);
-    }
-    assert!(gateway.counter("sigma_upstream_refused_breaker_total") >= 1);
-}
-
-/// An attacker may give requests so little time that they fail: that does not count against the upstream.
-#[test]
-fn the_clients_own_time_opens_no_breaker() {
-    let held = Arc::<Held>::default();
-    let origin = held.origin();
-    let breaker = json!({ "minimum_number_of_calls": 2, "wait_duration_in_open_state": 600 });
-    let rules = |timeout: f64| json!({ "deadline": { "timeout": timeout, "header": "X-Time" }, "circuit_breaker": breaker });
-    let patient = small(&origin, rules(60.0));
-    let hasty = || begin(&patient, "X-Time: 50\r\n").join().unwrap();
-    assert_eq!([hasty(), hasty(), hasty(), hasty()], [504; 4]);
-    held.let_go(100);
-    assert_eq!(ask(&patient).0, 200);
-    // The time that the operator gives is the upstream's to keep.
-    let held = Arc::<Held>::default();
-    let origin = held.origin();
-    let strict = small(&origin, rules(0.1));
-    let statuses: Vec<u16> = (0..3).map(|_| ask(&strict).0).collect();
-    assert_eq!(statuses, [504, 504, 503]);
-    held.let_go(100);
-}
-
-#[test]
-fn a_client_that_sends_slowly_makes_no_upstream_slow() {
-    let good = moody(&Arc::new(AtomicBool::new(true)));
-    let slow = std::time::Duration::from_millis(300);
-    let rules = json!({
-        "minimum_number_of_calls": 2, "wait_duration_in_open_state": 600,
-        "slow_call_duration_threshold": 0.25, "slow_call_rate_threshold": 1,
-    });
-    let gateway = small(&good, json!({ "circuit_breaker": rules }));
-    for _ in 0..3 {
-        let mut client = gateway.connect().unwrap();
-        client.send("PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n1").unwrap();
-        let began = std::time::Instant::now();
-        assert!(until(PATIENCE, || began.elapsed() > slow));
-        assert_eq!(client.ask("2").unwrap().status(), 200);
-    }
-    assert_eq!(ask(&gateway).0, 200);
-}
-
-#[test]
-fn forged_sessions_open_no_breaker() {
-    let good = moody(&Arc::new(AtomicBool::new(true)));
-    let rules = json!({
-        "circuit_breaker": { "minimum_number_of_calls": 2, "wait_duration_in_open_state": 600 },
-        "session_affinity": { "secret": "0123456789abcdef", "cookie": { "name": "node" }, "on_gone": "reject" },
-    });
-    let gateway = small(&good, rules);
-    let forged = format!("Cookie: node={}\r\n", "1".repeat(32));
-    for _ in 0..4 {
-        assert_eq!(begin(&gateway, &forged).join().unwrap(), 503);
-    }
-    assert_eq!(ask(&gateway).0, 200);
-}
-
-#[test]
-fn an_open_breaker_has_an_answer_or_another_upstream() {
-    let bad = moody(&Arc::new(AtomicBool::new(false)));
-    let good = moody(&Arc::new(AtomicBool::new(true)));
-    let rules = |fallback: Value| {
-        json!({ "circuit_breaker": {
-            "minimum_number_of_calls": 2, "wait_duration_in_open_state": 600, "fallback": fallback,
-        } })
-    };
-    let answer = json!({ "status": 203, "body": "[]", "content_type": "application/json" });
-    let fixed = small(&bad, rules(answer));
-    let statuses: Vec<u16> = (0..4).map(|_| ask(&fixed).0).collect();
-    assert_eq!(statuses, [500, 500, 203, 203]);
-    let message = fixed.connect().unwrap().get("/").unwrap();
-    assert_eq!((message.head.get("content-type"), &*message.text()), (Some("application/json"), "[]"));
-
-    let mut other = upstream(&good, &json!({}));
-    other["id"] = json!("other");
-    let upstreams = json!([upstream(&bad, &rules(json!({ "upstream_id": "other" }))), other]);
-    let gateway = start(1, &upstreams);
-    let statuses: Vec<u16> = (0..4).map(|_| ask(&gateway).0).collect();
-    assert_eq!(statuses, [500, 500, 200, 200]);
-    assert_eq!(good.requests(), 2);
-}
-
-#[test]
-fn admission_follows_the_rate_of_success() {
-    let good = Arc::new(AtomicBool::new(false));
-    let origin = moody(&good);
-    let rules = json!({ "admission_control": { "max_rejection_probability": 100, "sampling_window": 600 } });
-    let gateway = start(1, &json!([upstream(&origin, &rules)]));
-    assert_eq!(ask(&gateway).0, 500);
-    // n / (n + 1) of them are refused.
-    assert!(until(PATIENCE, || ask(&gateway).0 == 503));
-    assert!(gateway.counter("sigma_upstream_refused_admission_total") >= 1);
-}
-
-#[test]
-fn the_best_latency_is_measured_with_few_requests() {
-    let held = Arc::<Held>::default();
-    let origin = held.origin();
-    let gateway =
-        start(1, &json!([upstream(&origin, &json!({ "adaptive_concurrency": { "min_concurrency": 1 } }))]));
-    let inside = begin(&gateway, "");
-    assert!(until(PATIENCE, || held.seen() == 1));
-    assert_eq!(ask(&gateway).0, 503);
-    held.let_go(1);
-    assert_eq!(inside.join().unwrap(), 200);
-    assert_eq!(gateway.counter("sigma_upstream_refused_concurrency_total"), 1);
-}
-
-#[test]
-fn a_dry_run_only_counts() {
-    let bad = moody(&Arc::new(AtomicBool::new(false)));
-    let rules = json!({
-        "circuit_breaker": { "minimum_number_of_calls": 2, "wait_duration_in_open_state": 600, "dry_run": true },
-        "limits": { "max_requests": 1, "dry_run": true },
-        "adaptive_concurrency": { "dry_run": true }, "admission_control": { "dry_run": true },
-    });
-    let gateway = small(&bad, rules);
-    for _ in 0..10 {
-        assert_eq!(ask(&gateway).0, 500);
-    }
-    assert!(gateway.counter("sigma_upstream_refused_dry_run_total") >= 8);
-    assert_eq!(bad.requests(), 10);
 }

@@ -61,25 +61,6 @@ fn a_local_count_is_one_for_all_workers() {
     }
 }
 
-#[test]
-fn a_reload_keeps_counts_and_a_changed_limit_starts_again() {
-    let origin = Origin::echo("a").unwrap();
-    let plugins = |count: usize| format!("      limit-count: {{ count: {count}, time_window: 1000000 }}");
-    let gateway = limited(&origin, &plugins(2));
-    assert_eq!([status(&gateway, "/"), status(&gateway, "/"), status(&gateway, "/")], [200, 200, 503]);
-    gateway
-        .rewrite(&config(&origin, &plugins(3)).replace("  - id: all", "  - id: all\n    desc: changed"))
-        .unwrap();
-    gateway.reload().unwrap();
-    assert!(until(PATIENCE, || status(&gateway, "/") == 200), "the new limit is not in force");
-    // The description changes, the plugin does not.
-    gateway
-        .rewrite(&config(&origin, &plugins(3)).replace("  - id: all", "  - id: all\n    desc: again"))
-        .unwrap();
-    gateway.reload().unwrap();
-    assert!(until(PATIENCE, || status(&gateway, "/") == 503), "a request more than three passed");
-}
-
 fn redis_count(redis: &Redis, further: &str) -> String {
     format!(
         "      limit-count: {{ count: 100, time_window: 1000000, policy: redis, redis_host: 127.0.0.1, redis_port: {}{further} }}",

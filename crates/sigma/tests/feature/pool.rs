@@ -1,81 +1,10 @@
-//! Connections to nodes: idle ones after a burst, and the limit of connections.
-
-use std::sync::{Arc, Barrier};
+//! The limit of connections to nodes over HTTP/2.
 
 use bytes::Bytes;
-use sigma_testkit::{Gateway, Origin, Peer, until};
+use sigma_testkit::Gateway;
 
+use crate::SIGMA;
 use crate::h2::{Node, connect, get, within};
-use crate::{PATIENCE, SIGMA, nodes};
-
-const BURST: usize = 40;
-const SIZE: usize = 4;
-
-/// An origin that answers when a whole burst is there.
-fn origin() -> Origin {
-    let all = Arc::new(Barrier::new(BURST));
-    Origin::answer(move |_| {
-        all.wait();
-        b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_vec()
-    })
-    .unwrap()
-}
-
-fn gateway(origin: &Origin, settings: &str) -> Gateway {
-    let nodes = nodes(&[origin]);
-    let config = format!(
-        "workers: 1\nlisteners: [{{ address: \"{{listen}}\" }}]\nstatus: {{ address: \"{{status}}\" }}\n{settings}\n\
-         routes: [{{ id: all, uri: \"/*\", upstream: {{ nodes: {nodes}, keepalive_pool: {{ size: {SIZE} }} }} }}]\n"
-    );
-    Gateway::start(SIGMA, &config).unwrap()
-}
-
-fn burst(gateway: &Gateway) {
-    let mut clients: Vec<Peer> =
-        (0..BURST).map(|_| gateway.connect().unwrap().with_deadline(PATIENCE)).collect();
-    for client in &mut clients {
-        client.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
-    }
-    for client in &mut clients {
-        assert_eq!(client.read_response("GET").unwrap().status(), 200);
-    }
-}
-
-#[test]
-fn a_burst_finds_the_connections_of_the_one_before() {
-    let origin = origin();
-    let gateway = gateway(&origin, "timeouts: { upstream_burst_ms: 600000 }");
-    burst(&gateway);
-    assert_eq!(origin.connections(), BURST);
-    burst(&gateway);
-    assert_eq!(origin.connections(), BURST, "none was opened again");
-    assert_eq!(gateway.counter("sigma_upstream_connects_total") as usize, BURST);
-    assert_eq!(gateway.counter("sigma_upstream_reuses_total") as usize, BURST);
-    assert_eq!(gateway.counter("sigma_upstream_closed_for_room_total"), 0);
-    assert!(until(PATIENCE, || gateway.counter("sigma_upstream_idle_beyond_size") > 0));
-    // The peak is forgotten by halves, in half a minute, and with it the room that it gave.
-    assert!(until(3 * PATIENCE, || gateway.counter("sigma_upstream_idle") as usize == SIZE));
-    assert_eq!(gateway.counter("sigma_upstream_idle_beyond_size"), 0);
-    assert_eq!(gateway.counter("sigma_upstream_closed_for_room_total") as usize, BURST - SIZE);
-}
-
-#[test]
-fn a_short_time_is_kept_to() {
-    let origin = origin();
-    let gateway = gateway(&origin, "timeouts: { upstream_burst_ms: 1000 }");
-    burst(&gateway);
-    assert!(until(PATIENCE, || gateway.counter("sigma_upstream_idle") as usize == SIZE));
-    assert_eq!(gateway.counter("sigma_upstream_closed_for_room_total"), 0, "they ended by themselves");
-}
-
-#[test]
-fn without_time_for_bursts_the_size_is_kept_to() {
-    let origin = origin();
-    let gateway = gateway(&origin, "timeouts: { upstream_burst_ms: 0 }");
-    burst(&gateway);
-    burst(&gateway);
-    assert_eq!(origin.connections(), 2 * BURST - SIZE);
-}
 
 /// A gateway in front of an HTTP/2 node that allows two requests on a connection.
 fn in_front_of(node: &Node, connect_s: u32) -> Gateway {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use sigma_testkit::{EtcdServer, Gateway, Origin, Peer, until};
 
-use crate::managed::{EMBEDDED, KEY, admin, etcd, start};
+use crate::managed::{KEY, admin, etcd, start};
 use crate::{PATIENCE, SIGMA};
 
 /// A node whose answers may be kept, and have tags.
@@ -48,43 +48,6 @@ fn order(gateway: &Gateway, order: &Value) -> (u16, Value) {
         ))
         .unwrap();
     (answer.status(), answer.json().unwrap())
-}
-
-#[test]
-fn answers_are_purged_by_their_properties() {
-    let (gateway, node) = (start(EMBEDDED), node());
-    serve(&gateway, &node);
-    let paths = ["/red/1", "/red/2?a=b", "/blue"];
-    let check = |wanted: Value, gone: &[&str]| {
-        fill(&gateway, &paths);
-        assert_eq!(order(&gateway, &wanted), (200, json!({"forgotten": gone.len(), "gateways": "this"})));
-        for path in paths {
-            assert_eq!(is_hit(&gateway, path), Some(!gone.contains(&path)), "{wanted} {path}");
-        }
-    };
-    check(json!({"tags": ["red"]}), &["/red/1", "/red/2?a=b"]);
-    check(json!({"urls": ["http://shop.test/red/2?a=b"]}), &["/red/2?a=b"]);
-    check(json!({"urls": ["http://shop.test/red/2", "other.test/blue"]}), &[]);
-    check(json!({"prefixes": ["SHOP.test:80/red/"]}), &["/red/1", "/red/2?a=b"]);
-    check(json!({"keys": [["/blue"]]}), &["/blue"]);
-    check(json!({"all": true}), &paths);
-    let refused = |wanted: Value| {
-        let (status, answer) = order(&gateway, &wanted);
-        (status, answer["error_msg"].as_str().unwrap().to_owned())
-    };
-    assert_eq!(
-        refused(json!({})),
-        (
-            400,
-            "invalid purge: the purge is empty: set `urls`, `prefixes`, `tags` or `keys`, or `all`: true"
-                .into()
-        )
-    );
-    assert_eq!(refused(json!({"urls": ["/red"]})).0, 400);
-    let unused = "invalid purge: no route uses the zone `x`; zones in use: none".to_owned();
-    assert_eq!(refused(json!({"all": true, "zone": "x"})), (400, unused));
-    assert!(refused(json!({"everything": true})).1.contains("unknown field `everything`"));
-    fill(&gateway, &paths);
 }
 
 #[test]

@@ -139,40 +139,6 @@ fn counted(gateway: &Gateway, name: &str) -> u64 {
 }
 
 #[test]
-fn the_data_of_a_registry_is_shown_without_its_secrets() {
-    let (consul, origin) = Consul::start();
-    consul.set(&[81]);
-    let gateway = Gateway::start(SIGMA, &config(origin.port(), "")).unwrap();
-    let control = Operator::new(gateway.control_address());
-    let dump = || control.get("/v1/discovery/consul/dump").unwrap();
-    let want = json!([{ "host": "127.0.0.1", "port": 81, "weight": 1 }]);
-    assert!(until(PATIENCE, || dump()["services"]["web"] == want), "{}", dump());
-    assert_eq!(dump()["config"]["token"], "***");
-    assert_eq!(control.call("GET", "/v1/discovery/nacos/dump", None).unwrap().status(), 404);
-}
-
-#[test]
-fn a_service_of_a_registry_that_cannot_be_is_refused() {
-    let refused = |config: &str, want: &str| {
-        let error = Gateway::start(SIGMA, config).map(drop).unwrap_err();
-        let shown = format!("{error:#}");
-        assert!(shown.contains(want), "{shown}");
-    };
-    let whole = config(1, "");
-    refused(
-        &whole.replace("discovery_type: consul", "discovery_type: nacos"),
-        "routes[0].upstream.discovery_type: the registry `nacos` has no settings (write them at `discovery.nacos`)",
-    );
-    refused(&whole.replace("discovery_type: consul", "discovery_type: consol"), "did you mean `consul`?");
-    refused(&whole.replace("service_name: web", "service_name: consul"), "is excluded by");
-    refused(&whole.replace("token: hush", "tokn: hush"), "did you mean `token`?");
-    refused(
-        &whole.replace("http://127.0.0.1:1", "127.0.0.1:1"),
-        "an address of a registry is http://host:port",
-    );
-}
-
-#[test]
 fn nodes_follow_a_folder_in_etcd_and_outlive_it() {
     let (a, b) = (Origin::echo("a").unwrap(), Origin::echo("b").unwrap());
     let mut etcd = EtcdServer::start().unwrap();

@@ -95,44 +95,6 @@ fn a_file_that_changes_is_taken_over_with_watch() {
 }
 
 #[test]
-fn an_invalid_file_keeps_the_old_configuration() {
-    let origin = Origin::serve(serve("a")).unwrap();
-    let gateway = in_front_of(&origin, "error_log:\n  level: info");
-    // Problems of the document, of the compilation, and of binding and opening.
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let good = catch_all("", &nodes(&[&origin]), "");
-    let other = format!("\"127.0.0.1:{}\"", taken.local_addr().unwrap().port());
-    let bad = [
-        "routes: [".to_string(),
-        "routes:\n  - uri: /a\n    upstrem: {}\n".to_string(),
-        String::new(),
-        catch_all("", &nodes(&[&origin]), "      scheme: tcp"),
-        catch_all("access_log: { path: a.log, format: $stats }", &nodes(&[&origin]), ""),
-        catch_all("access_log: { path: \"{dir}\" }", &nodes(&[&origin]), ""),
-        good.replace("\"{listen}\"", &other),
-    ];
-    for bad in &bad {
-        gateway.rewrite(bad).unwrap();
-        let before = gateway.stderr().len();
-        gateway.reload().unwrap();
-        assert!(until(PATIENCE, || gateway.stderr().len() > before), "nothing is said about {bad:?}");
-        assert_eq!(origin_seen(&gateway).as_deref(), Some("a"), "after {bad:?}");
-    }
-}
-
-#[test]
-fn new_routes_appear_and_old_ones_vanish() {
-    let origin = Origin::serve(serve("a")).unwrap();
-    let gateway = in_front_of(&origin, "");
-    let narrow = catch_all("", &nodes(&[&origin]), "").replace("/*", "/only");
-    gateway.rewrite(&narrow).unwrap();
-    gateway.reload().unwrap();
-    let mut client = gateway.connect().unwrap();
-    assert!(until(PATIENCE, || client.get("/other").unwrap().status() == 404));
-    assert_eq!(client.get("/only").unwrap().status(), 200);
-}
-
-#[test]
 fn sigterm_lets_open_exchanges_finish() {
     let origin = Origin::scripted().unwrap();
     let mut gateway = in_front_of(&origin, "timeouts:\n  drain_ms: 20000");
@@ -149,17 +111,6 @@ fn sigterm_lets_open_exchanges_finish() {
     assert_eq!((answer.status(), answer.text().as_str()), (200, "ok"));
     busy.expect_closed().unwrap();
     assert!(gateway.wait(PATIENCE).unwrap().success());
-}
-
-#[test]
-fn sigterm_ends_what_outlasts_the_drain() {
-    let origin = Origin::scripted().unwrap();
-    let mut gateway = in_front_of(&origin, "timeouts:\n  drain_ms: 300");
-    let mut busy = gateway.connect().unwrap();
-    busy.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
-    origin.accept().unwrap().read_request().unwrap();
-    gateway.terminate().unwrap();
-    gateway.wait(PATIENCE).unwrap();
 }
 
 /// Connections that the kernel has accepted, but no worker: they must not hang on a process that ends.
