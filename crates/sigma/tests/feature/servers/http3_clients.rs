@@ -38,6 +38,12 @@ fn aioquic_keeps_its_connection_through_changes() {
 }
 
 #[test]
+fn violations_of_quic_end_with_their_error() {
+    let (output, _) = run("errors_with_aioquic.py", 0);
+    assert_eq!(output, "32 cases\n");
+}
+
+#[test]
 fn niquests_finds_http3_by_alt_svc() {
     let (output, log) = run("with_niquests.py", 6);
     let later = format!("200 30 {LENGTH}\n").repeat(4);
