@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use sigma_schema::civil::Date;
 
 use super::super::decision::{Host, Path};
 use super::super::words::{header_variable, network};
@@ -269,7 +270,9 @@ fn seconds(text: &str) -> Option<f64> {
     }
     let (date, rest) = text.split_once('T')?;
     let mut parts = date.rsplitn(3, '-');
-    let (day, month, year) = (number(parts.next()?)?, number(parts.next()?)?, number(parts.next()?)?);
+    let mut part = || parts.next()?.parse::<i64>().ok();
+    let (day, month, year) = (part()?, part()?, part()?);
+    let days = Date::new(year, month, day)?.days_since_1970();
     let (time, offset) = match rest.find(['Z', '+']).or_else(|| rest.rfind('-')) {
         Some(at) => (&rest[..at], &rest[at..]),
         None => return None,
@@ -285,22 +288,11 @@ fn seconds(text: &str) -> Option<f64> {
     let mut parts = time.split(':').map(|part| part.parse::<f64>().ok());
     let (hours, minutes) = (parts.next()??, parts.next()??);
     let within = hours * 3600.0 + minutes * 60.0 + parts.next().flatten().unwrap_or(0.0);
-    Some(days(year, month, day) * 86_400.0 + within - offset)
+    Some(days as f64 * 86_400.0 + within - offset)
 }
 
 fn number(text: &str) -> Option<f64> {
     text.parse().ok()
-}
-
-/// Days since 1970 of a date in the Gregorian calendar.
-fn days(year: f64, month: f64, day: f64) -> f64 {
-    let year = if month <= 2.0 { year - 1.0 } else { year };
-    let era = (year / 400.0).floor();
-    let of_era = year - era * 400.0;
-    let shifted = if month > 2.0 { month - 3.0 } else { month + 9.0 };
-    let of_year = ((153.0 * shifted + 2.0) / 5.0).floor() + day - 1.0;
-    let in_era = of_era * 365.0 + (of_era / 4.0).floor() - (of_era / 100.0).floor() + of_year;
-    era * 146_097.0 + in_era - 719_468.0
 }
 
 #[cfg(test)]
