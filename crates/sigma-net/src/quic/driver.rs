@@ -409,17 +409,6 @@ impl Core {
         {
             self.unsent = Some((transmit, bytes));
         }
-        while let Some(&(at, handle)) = self.timeouts.first() {
-            if at > now {
-                break;
-            }
-            self.timeouts.pop_first();
-            if let Some(shared) = self.connection(ConnectionHandle(handle)) {
-                shared.timeout.set(None);
-                shared.inner.borrow_mut().machine.handle_timeout(now);
-                shared.touch();
-            }
-        }
         // Connections that are added meanwhile have their turn later.
         let list = std::mem::take(&mut *driver.queue.list.borrow_mut());
         for shared in &list {
@@ -430,6 +419,17 @@ impl Core {
             let mut list = list;
             list.clear();
             *queue = list;
+        }
+        drop(queue);
+        // After the sends: a timeout of a path that the peer has just left is void by then.
+        for _ in 0..self.timeouts.len() {
+            let Some(&(at, handle)) = self.timeouts.first().filter(|(at, _)| *at <= now) else { break };
+            self.timeouts.remove(&(at, handle));
+            if let Some(shared) = self.connection(ConnectionHandle(handle)) {
+                shared.timeout.set(None);
+                shared.inner.borrow_mut().machine.handle_timeout(now);
+                self.drive(driver, &shared, now, wakers);
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! Two ends over loopback sockets in one process.
 
 mod early_data;
+mod networks;
 mod steering;
 mod waiting;
 
