@@ -161,7 +161,7 @@ mod tests {
             let _ = tokio::time::timeout(Duration::from_millis(50), announcements.changed(&resolver)).await;
         }
         assert_eq!((announcements.port("a.test", 443), announcements.port("b.test", 443)), (Some(99), None));
-        // A name that is followed again has its announcement, one that is gone has none.
+        // A name that is still followed keeps its announcement; other names lose theirs.
         announcements.follow([place("a.test"), place("b.test")].into_iter());
         assert_eq!(announcements.port("a.test", 443), Some(99));
         announcements.follow([place("b.test")].into_iter());

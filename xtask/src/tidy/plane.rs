@@ -368,6 +368,7 @@ const BANS: &[Ban] = &[
             ("crates/sigma-proxy/src/worker/gateway.rs", "on the control thread"),
             ("crates/sigma-proxy/src/edge/refusals.rs", "only for a connection that is refused"),
             ("crates/sigma-proxy/src/worker/mod.rs", "this is the worker's clock"),
+            ("crates/sigma-upstream/src/announcements.rs", "on the control thread"),
             ("crates/sigma-upstream/src/dns/", "on the control thread"),
             ("crates/sigma-upstream/src/health/checker.rs", "on the control thread"),
             ("crates/sigma-upstream/src/health/ejection.rs", "on the control thread"),

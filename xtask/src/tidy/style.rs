@@ -24,6 +24,10 @@ const SLEEPERS: &[(&str, &str)] = &[
     ("crates/sigma-control/src/operators/stress/tests.rs", "the clock is paused: a sleep moves it"),
     ("crates/sigma/tests/feature/stress.rs", "the test is about the latency of a node"),
     (
+        "crates/sigma-net/src/quic/tests/networks.rs",
+        "networks that delay packets; a pause in which the timeouts of a connection expire",
+    ),
+    (
         "crates/sigma-net/src/quic/tests/early_data.rs",
         "counts of the other end raise no event: they are polled for, up to a deadline",
     ),

@@ -35,7 +35,7 @@ impl Steering {
     }
 }
 
-/// Makes the kernel choose among a group of this many sockets by connection ids, in place of any program before.
+/// Makes the kernel choose among a group of this many sockets by connection ids; it replaces an earlier program.
 /// `socket` is one of them.
 ///
 /// # Errors
@@ -194,6 +194,6 @@ mod tests {
     fn a_refusal_is_an_error() {
         let alone = UdpSocket::bind("127.0.0.1:0").unwrap();
         assert!(attach(&alone, 2).is_err());
-        assert!(Steering { sockets: 0, own: 0 }.fits(&[0; 16]) == false);
+        assert!(!Steering { sockets: 0, own: 0 }.fits(&[0; 16]));
     }
 }

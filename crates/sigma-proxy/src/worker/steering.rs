@@ -1,7 +1,8 @@
 //! The groups of UDP sockets whose packets the kernel steers by connection ids.
 //!
 //! The kernel numbers the sockets of a group in the order of bind. A group is steered only if that order is certain.
-//! Otherwise the kernel spreads packets by their addresses, and workers forward those of other workers.
+//! Otherwise the kernel spreads packets by their addresses, and workers
+//! forward packets of other workers.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
 //! HTTPS records (RFC 9460): the announcement of HTTP/3 for a name and a port.
 //!
-//! Only the port of a record counts. The addresses of a node are always those of its own name, so a record that leads
-//! elsewhere does not count: an alias, or a service with another target. Address hints are not read.
+//! Only the port of a record counts. A node has only the addresses of its own name, so a record that leads elsewhere
+//! does not count: an alias, or a service with another target. Address hints are not read.
 
 use std::time::{Duration, Instant};
 
@@ -86,7 +86,7 @@ fn announced_port(
     port: u16,
 ) -> Result<Option<u16>, &'static str> {
     if records.iter().any(|record| record.svc_priority == 0) {
-        return Err("they are an alias, and the addresses of a node are those of its own name");
+        return Err("they are an alias, and a node has only the addresses of its own name");
     }
     let mut services = Vec::new();
     for record in records {

@@ -114,7 +114,7 @@ fn packets_reach_their_worker_from_any_address() {
 
 /// Without the program, the same connections continue because workers forward packets.
 #[test]
-fn workers_forward_what_the_kernel_does_not_steer() {
+fn workers_forward_packets_without_steering() {
     run(async {
         let (workers, addr) = workers(4, false);
         let (accepted, forwarded) = exchange(&workers, addr, 24).await;
