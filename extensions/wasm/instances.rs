@@ -70,7 +70,8 @@ enum InstanceState {
 }
 
 impl Instances {
-    #[cfg(all(test, feature = "tests"))]
+    #[cfg(test)]
+    #[cfg(feature = "tests")]
     pub(crate) fn len(&self) -> usize {
         self.0.borrow().len()
     }

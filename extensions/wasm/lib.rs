@@ -57,7 +57,8 @@ mod plugin;
 mod request;
 #[cfg(feature = "engine")]
 mod response;
-#[cfg(all(test, feature = "tests"))]
+#[cfg(test)]
+#[cfg(feature = "tests")]
 mod scenarios;
 #[cfg(feature = "engine")]
 mod shared_data;
@@ -67,7 +68,8 @@ mod state;
 mod stream;
 #[cfg(feature = "engine")]
 mod tcp;
-#[cfg(all(test, feature = "tests"))]
+#[cfg(test)]
+#[cfg(feature = "tests")]
 #[path = "../../plugins/testing.rs"]
 mod testing;
 #[cfg(feature = "engine")]

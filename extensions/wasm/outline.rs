@@ -150,7 +150,8 @@ impl<'b> Reader<'b> {
     }
 }
 
-#[cfg(all(test, feature = "tests"))]
+#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 

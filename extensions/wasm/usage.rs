@@ -74,7 +74,9 @@ pub(crate) fn vm_use(build: &Build<'_>, wanted: ModuleReference<'_>) -> Result<A
     ];
     let digest = digest_of(&texts);
     let (name, node) = (wanted.name, build.node);
-    node.part(VmUses::default).0.get(digest, move || Ok(Arc::new(Vm::new(name, runtime, code, parts, node))))
+    node.part(VmUses::default)
+        .0
+        .get(digest, move || Ok(Arc::new(Vm::first_use(name, runtime, code, parts, node))))
 }
 
 /// Returns the services that a module may call.

@@ -46,7 +46,7 @@ impl std::ops::Deref for Vm {
 
 impl Vm {
     /// Returns the first use of a module.
-    pub(crate) fn new(
+    pub(crate) fn first_use(
         name: &str,
         runtime: Arc<Runtime>,
         code: Arc<Code>,
@@ -65,6 +65,9 @@ impl Vm {
         Duration::from_millis(self.settings.call_ms)
     }
 }
+
+/// A callback for the response to a call: the context, the call, and the sizes of head, body and trailers.
+pub(crate) type OnCallResponse = TypedFunc<(u32, u32, u32, u32, u32), ()>;
 
 /// A callback about fields: version 0.1.0 has no third argument.
 #[derive(Clone)]
@@ -108,7 +111,7 @@ pub(crate) struct Exports {
     pub(crate) downstream_close: Option<TypedFunc<(u32, u32), ()>>,
     pub(crate) upstream_data: Option<OnBody>,
     pub(crate) upstream_close: Option<TypedFunc<(u32, u32), ()>>,
-    pub(crate) call_response: Option<TypedFunc<(u32, u32, u32, u32, u32), ()>>,
+    pub(crate) call_response: Option<OnCallResponse>,
     pub(crate) grpc_initial: Option<TypedFunc<(u32, u32, u32), ()>>,
     pub(crate) grpc_receive: Option<TypedFunc<(u32, u32, u32), ()>>,
     pub(crate) grpc_trailing: Option<TypedFunc<(u32, u32, u32), ()>>,

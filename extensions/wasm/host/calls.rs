@@ -212,8 +212,8 @@ pub(super) fn register(linker: &mut Linker<State>) -> wasmtime::Result<()> {
                                           h: u32,
                                           body: u32,
                                           b: u32,
-                                          _t: u32,
-                                          _n: u32,
+                                          _at: u32,
+                                          _trailers: u32,
                                           ms: u32,
                                           out: u32| {
         let (name, headers) = (Span { at: name, length: n }, Span { at: headers, length: h });

@@ -34,7 +34,8 @@ use crate::shared_data::Refusal;
 use crate::state::State;
 pub(crate) use fields::is_sound;
 pub(crate) use guest::Guest;
-#[cfg(all(test, feature = "tests"))]
+#[cfg(test)]
+#[cfg(feature = "tests")]
 pub(crate) use pairs::encode;
 
 /// The result of a function of the host.

@@ -16,13 +16,12 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 use sigma_config::kind::Kind;
 use sigma_config::settings::Operators;
 use sigma_http::RequestHead;
-use sigma_http::h1::{HeadLimits, Tolerance, parse_request};
 use sigma_observe::counters::{Counter, merge};
 use sigma_plugin::facts::{Facts, FactsBoard, NodeHealth, Pulse, Websockets};
 use sigma_plugin::step::{End, StreamBody};
@@ -33,15 +32,13 @@ use tokio_stream::Stream;
 use super::entrances::Entrances;
 use super::{OpenError, listen};
 use crate::operators::control_api::Inspect;
+use crate::operators::plugin_paths::{MAX_BODY_BYTES, head_of, response};
 use crate::operators::running::Running;
 use crate::serving::plugins::Plugins;
 use crate::serving::quarantined::Quarantined;
 
 /// APISIX's address for metrics.
 const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9091);
-
-/// Largest body of a request to an endpoint; none of them has use for more.
-pub(crate) const MAX_BODY_BYTES: usize = 1 << 20;
 
 /// Requests that are answered at a time. Each holds a thread that blocks while it waits, and needs another
 /// one to continue: without a limit all could block forever.
@@ -217,35 +214,6 @@ impl Stream for Pieces {
         self.is_whole = matches!(piece, Ok(None));
         Poll::Ready(piece.transpose())
     }
-}
-
-/// The head as hooks see it; None if a worker would refuse it.
-pub(crate) fn head_of(request: &Request) -> Option<RequestHead> {
-    let target = request.uri().path_and_query()?;
-    let mut text = format!("{} {target} HTTP/1.1\r\n", request.method()).into_bytes();
-    for (name, value) in request.headers() {
-        text.extend([name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
-    }
-    text.extend(b"\r\n");
-    let (head_bytes, fields) = (text.len(), request.headers().len());
-    let limits = HeadLimits { line_bytes: head_bytes, head_bytes, fields, tolerance: Tolerance::NONE };
-    let mut head = RequestHead::default();
-    let end = parse_request(&text, &limits, &mut head).ok()??;
-    (end == text.len()).then_some(head)
-}
-
-/// A reply of a plugin as a response.
-pub(crate) fn response(reply: Reply) -> Response {
-    let mut response = Response::new(Body::from(reply.body.unwrap_or_default()));
-    *response.status_mut() = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    for (name, value) in reply.headers {
-        if let (Ok(name), Ok(value)) =
-            (axum::http::HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(&value))
-        {
-            response.headers_mut().append(name, value);
-        }
-    }
-    response
 }
 
 /// Collects facts and posts them for plugins.

@@ -1,19 +1,22 @@
-//! Paths of the Control API that plugins serve.
+//! Paths of the Control API that plugins serve, and their requests and replies.
 
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::Body;
 use axum::extract::Request;
-use axum::http::StatusCode;
+use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use sigma_http::RequestHead;
+use sigma_http::h1::{HeadLimits, Tolerance, parse_request};
 use sigma_plugin::step::End;
 use sigma_plugin::{Consumers, Context, Env, Kind, Local, Node, Reply, Roster};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::LocalSet;
 
-use crate::operators::pages::{MAX_BODY_BYTES, head_of, response};
+/// Largest body of a request to an endpoint; none of them has use for more.
+pub(crate) const MAX_BODY_BYTES: usize = 1 << 20;
 
 /// The most requests at a time. Each has a thread.
 static TURNS: Semaphore = Semaphore::const_new(8);
@@ -68,6 +71,35 @@ impl PluginPaths {
         drop(turn);
         Some(response(typed(reply)))
     }
+}
+
+/// The head as hooks see it; None if a worker would refuse it.
+pub(crate) fn head_of(request: &Request) -> Option<RequestHead> {
+    let target = request.uri().path_and_query()?;
+    let mut text = format!("{} {target} HTTP/1.1\r\n", request.method()).into_bytes();
+    for (name, value) in request.headers() {
+        text.extend([name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
+    }
+    text.extend(b"\r\n");
+    let (head_bytes, fields) = (text.len(), request.headers().len());
+    let limits = HeadLimits { line_bytes: head_bytes, head_bytes, fields, tolerance: Tolerance::NONE };
+    let mut head = RequestHead::default();
+    let end = parse_request(&text, &limits, &mut head).ok()??;
+    (end == text.len()).then_some(head)
+}
+
+/// A reply of a plugin as a response.
+pub(crate) fn response(reply: Reply) -> Response {
+    let mut response = Response::new(Body::from(reply.body.unwrap_or_default()));
+    *response.status_mut() = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    for (name, value) in reply.headers {
+        if let (Ok(name), Ok(value)) =
+            (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(&value))
+        {
+            response.headers_mut().append(name, value);
+        }
+    }
+    response
 }
 
 /// Adds the type of JSON if the handler has set none, as APISIX does for a table.

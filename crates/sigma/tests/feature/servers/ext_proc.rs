@@ -104,7 +104,7 @@ const MODES: [(&str, &str); 5] = [
     ),
 ];
 
-/// What the processor does with the head of a request; see its source.
+/// Ways in which the processor treats the head of a request; see its source.
 const DEEDS: [&str; 10] =
     ["refuse", "fail", "end", "wrong", "empty", "path", "host", "invalid", "replace", "override"];
 
