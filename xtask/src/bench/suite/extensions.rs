@@ -1,4 +1,4 @@
-//! The cost of users' code: Sigma beside the gateway that runs the same code, and both without it.
+//! The cost of users' code: Sigma and another gateway with the same code, and both without it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub(super) const SUITE: Suite = Suite {
 const DEBIANS_NGINX: &str = "/usr/sbin/nginx";
 const LUA_MODULE: &str = "/usr/lib/nginx/modules/ngx_http_lua_module.so";
 
-/// Code that sets a request field to the address of the client, in Lua, in a module of WebAssembly, in a processor beside
+/// Code that sets a request field to the address of the client, in Lua, in a module of WebAssembly, in a processor next to
 /// the gateway; and a runner that the gateway asks for each request.
 const TRIALS: [&str; 4] = ["lua", "wasm", "ext-proc", "runner"];
 
@@ -42,7 +42,7 @@ fn trials() -> Vec<&'static str> {
     TRIALS.to_vec()
 }
 
-/// The gateways of a trial, and what runs beside them until its end.
+/// The gateways of a trial, and the server that they call.
 struct Contest {
     launches: Vec<Launch>,
     /// A processor or a runner.

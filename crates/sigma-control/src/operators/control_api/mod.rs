@@ -239,7 +239,7 @@ pub(crate) use profiles::NOT_BUILT;
 
 type Control = State<Arc<ControlState>>;
 
-/// Responds to a request for a path of a plugin, or that there is none.
+/// Responds to a request for a path of a plugin; an unknown path is 404.
 async fn plugin_path(State(state): Control, request: Request) -> Response {
     let found = match &state.plugin_paths {
         Some(paths) => paths.respond(request).await,

@@ -192,7 +192,7 @@ fn envoy() -> PathBuf {
     folder.join("envoy/_bin/envoy")
 }
 
-/// A node that returns what it got: the request line, some fields, the length and the ends of the body.
+/// A node that returns the request: the request line, some fields, the length and the ends of the body.
 fn told(request: &Message) -> Vec<u8> {
     let field = |name: &str| request.head.get(name).unwrap_or("-").to_owned();
     let fields = ["host", "x-new", "x-drop", "x-end"].map(field).join(" ");
@@ -217,7 +217,7 @@ fn outcome(answer: &Message) -> String {
 }
 
 #[test]
-fn messages_and_outcomes_are_those_of_envoy() {
+fn messages_and_outcomes_equal_those_behind_envoy() {
     let [port, at] = [free_port(), free_port()];
     let (processor, origin) = (Processor::start(port), Origin::answer(told).unwrap());
     let folder = tempfile::tempdir().unwrap();
