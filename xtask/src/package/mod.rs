@@ -111,6 +111,9 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
             };
             let binary = build(root, &release, &how)?.join("sigma");
             has_no_lines(&binary)?;
+            if let Some(counts) = &counts {
+                guidance::check(counts, &binary)?;
+            }
             binary
         }
     };
@@ -232,6 +235,7 @@ fn build(root: &Path, release: &Release, how: &Build<'_>) -> anyhow::Result<Path
     // Names of functions stay, for profiles; the lines of the source, most of the file, go. Said to the last step: the
     // `strip` of a profile does not reach a package that has settings of its own in it.
     command.args(["--", "-C", "strip=debuginfo"]);
+    command.args(how.guidance.link_flags(how.profile));
     let name = target.replace('-', "_");
     if target == "aarch64-unknown-linux-gnu" && host()? != target {
         // Debian's cross compiler: the package gcc-aarch64-linux-gnu.
@@ -263,11 +267,6 @@ fn same_everywhere(command: &mut Command, root: &Path, release: &Release, how: &
         places.into_iter().filter_map(|(from, to)| Some(format!("{}={to}", from?.display()))).collect();
     let mut flags: Vec<String> = places.iter().map(|place| format!("--remap-path-prefix={place}")).collect();
     flags.extend(how.guidance.flags());
-    if let Guidance::Count(_) = how.guidance {
-        // The compiler counts before it links, so the long optimisation at the link is of no use here.
-        let name = how.profile.replace('-', "_").to_uppercase();
-        command.env(format!("CARGO_PROFILE_{name}_LTO"), "off");
-    }
     if how.fully_static {
         flags.extend(["-C".to_owned(), "target-feature=+crt-static".to_owned()]);
     }
