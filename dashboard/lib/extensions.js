@@ -2,9 +2,10 @@
 
 /** A row for each plugin with scripts, the busiest first. */
 export function scriptRows(lua) {
-  const rows = Object.entries(lua?.plugins ?? {}).map(([plugin, { runs, cpu_us: micros, errors, aborted }]) => {
+  const rows = Object.entries(lua?.plugins ?? {}).map(([plugin, counts]) => {
+    const { runs, cpu_us: micros, errors, aborted, refused } = counts;
     const millis = runs > 0 ? micros / runs / 1_000 : 0;
-    return { plugin, runs, millis, errors, aborted };
+    return { plugin, runs, millis, errors, aborted, refused };
   });
   return rows.sort((one, other) => other.runs - one.runs || one.plugin.localeCompare(other.plugin));
 }

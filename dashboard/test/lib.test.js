@@ -428,9 +428,9 @@ test("the worst remarks of a conversion come first", () => {
 });
 
 test("plugins with scripts are listed by their runs", () => {
-  const counts = { runs: 4, cpu_us: 8_000, errors: 1, aborted: 0 };
+  const counts = { runs: 4, cpu_us: 8_000, errors: 1, aborted: 0, refused: 3 };
   const rows = scriptRows({ plugins: { a: { ...counts, runs: 0 }, b: counts } });
-  assert.deepEqual(rows.map(({ plugin, millis }) => [plugin, millis]), [["b", 2], ["a", 0]]);
+  assert.deepEqual(rows.map(({ plugin, millis, refused }) => [plugin, millis, refused]), [["b", 2, 3], ["a", 0, 3]]);
   assert.deepEqual(scriptRows(undefined), []);
   assert.equal(runnerTone("waiting"), "bad");
 });

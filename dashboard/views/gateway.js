@@ -91,6 +91,7 @@ function scripts(lua) {
     { title: "Time per run", numeric: true, value: (one) => format.milliseconds(one.millis) },
     { title: "Errors", numeric: true, value: (one) => format.count(one.errors) },
     { title: "Aborted", numeric: true, value: (one) => format.count(one.aborted) },
+    { title: "Refused", numeric: true, value: (one) => format.count(one.refused) },
   ];
   const memory = lua.memory_bytes.map(format.bytes).join(", ");
   return section(

@@ -47,12 +47,14 @@ struct LuaScripts;
 impl Scripts for LuaScripts {
     fn check(&self, form: ScriptForm, text: &str) -> Result<(), String> {
         with_checker(|engine| match form {
-            ScriptForm::Condition => condition_of(engine, text).map(drop),
+            ScriptForm::Condition => {
+                condition_of(engine, &engine.place("filter_func check", &[text]), text).map(drop)
+            }
             ScriptForm::Script => {
                 let chunk = engine
                     .compile(text)
                     .map_err(|error| format!("failed to load 'script' string: {error}"))?;
-                object_of(engine, &chunk).map(drop)
+                object_of(engine, &engine.place("script check", &[text]), &chunk).map(drop)
             }
             ScriptForm::PreFunction => engine.compile(text).map(drop),
         })
@@ -102,18 +104,18 @@ impl Scripts for LuaScripts {
 }
 
 /// The function of a `filter_func`.
-fn condition_of(engine: &Engine, text: &str) -> Result<Function, String> {
+fn condition_of(engine: &Engine, place: &ScriptPosition, text: &str) -> Result<Function, String> {
     let chunk = engine.compile(&format!("return {text}"));
     let chunk = chunk.map_err(|error| format!("failed to load 'filter_func' string: {error}"))?;
-    match engine.define(&chunk)? {
+    match engine.define(place, &chunk)? {
         LuaValue::Function(function) => Ok(function),
         _ => Err("'filter_func' should be a function".to_owned()),
     }
 }
 
 /// The table that the chunk of a `script` returns.
-fn object_of(engine: &Engine, chunk: &Function) -> Result<Table, String> {
-    match engine.define(chunk)? {
+fn object_of(engine: &Engine, place: &ScriptPosition, chunk: &Function) -> Result<Table, String> {
+    match engine.define(place, chunk)? {
         LuaValue::Table(object) => Ok(object),
         _ => Err("'script' should be a Lua object".to_owned()),
     }
@@ -137,8 +139,9 @@ impl RouteCondition for Condition {
     fn holds(&self, variables: &dyn Variables) -> bool {
         let held = here(|engine| {
             let loaded = engine.loaded::<LoadedCondition>(&self.token, || {
-                let function = condition_of(engine, &self.text)?;
-                Ok(LoadedCondition { function, place: engine.place(&self.place) })
+                let place = engine.place(&self.place, &[&self.text]);
+                let function = condition_of(engine, &place, &self.text)?;
+                Ok(LoadedCondition { function, place })
             })?;
             engine.condition(&loaded.place, &loaded.function, variables)
         });
@@ -202,7 +205,10 @@ struct Object(Table);
 impl Script {
     fn chunk(&self, engine: &Rc<Engine>) -> Result<Rc<Chunk>, String> {
         engine.loaded::<Chunk>(&self.token, || {
-            Ok(Chunk { function: engine.compile(&self.text)?, place: engine.place(&self.place) })
+            Ok(Chunk {
+                function: engine.compile(&self.text)?,
+                place: engine.place(&self.place, &[&self.text]),
+            })
         })
     }
 
@@ -216,7 +222,8 @@ impl Script {
         let object = match ctx.kept::<_, Object>(self) {
             Some(Object(object)) => object.clone(),
             None => {
-                let object = object_of(engine, &self.chunk(engine)?.function)?;
+                let chunk = self.chunk(engine)?;
+                let object = object_of(engine, &chunk.place, &chunk.function)?;
                 ctx.keep(self, Object(object.clone()));
                 object
             }
@@ -324,12 +331,13 @@ struct BeforeFunction {
 impl Before {
     fn function(&self, engine: &Rc<Engine>) -> Result<Rc<BeforeFunction>, String> {
         engine.loaded::<BeforeFunction>(&self.token, || {
+            let place = engine.place(&self.place, &[&self.text]);
             let chunk = engine.compile(&self.text)?;
-            let LuaValue::Function(function) = engine.define(&chunk)? else {
+            let LuaValue::Function(function) = engine.define(&place, &chunk)? else {
                 return Err("the script does not return a function".to_owned());
             };
             let conf = core::to_lua(engine.lua(), &self.conf).map_err(|error| message_of(&error))?;
-            Ok(BeforeFunction { function, conf, place: engine.place(&self.place) })
+            Ok(BeforeFunction { function, conf, place })
         })
     }
 

@@ -19,7 +19,7 @@ use crate::engine::run::{Outcome, Run};
 use crate::engine::{Engine, message_of, settings};
 use crate::filter::{Filter, Unmeasured};
 use crate::loaded::Token;
-use crate::{core, hooks, reply, state};
+use crate::{core, hooks, state};
 
 /// Functions before almost all other plugins of the phase.
 pub(crate) static SERVERLESS_PRE_FUNCTION: Descriptor = Descriptor {
@@ -89,8 +89,9 @@ enum ConfiguredPhase {
 impl Configuration for Config {
     fn check(&self) -> Result<(), String> {
         crate::state::with_checker(|engine| {
+            let place = engine.place("serverless-pre-function check", &self.functions);
             for text in &self.functions {
-                function_of(engine, text)?;
+                function_of(engine, &place, text)?;
             }
             Ok(())
         })
@@ -98,9 +99,9 @@ impl Configuration for Config {
 }
 
 /// The function that a text returns.
-fn function_of(engine: &Engine, text: &str) -> Result<Function, String> {
+fn function_of(engine: &Engine, place: &ScriptPosition, text: &str) -> Result<Function, String> {
     let chunk = engine.compile(text).map_err(|error| format!("failed to loadstring: {error}"))?;
-    match engine.define(&chunk).map_err(|error| format!("pcall error: {error}"))? {
+    match engine.define(place, &chunk).map_err(|error| format!("pcall error: {error}"))? {
         LuaValue::Function(function) => Ok(function),
         other => {
             let kind = crate::engine::arguments::type_name(&other);
@@ -149,12 +150,13 @@ impl Serverless {
     fn functions(&self, engine: &Rc<Engine>) -> Result<Rc<Functions>, String> {
         engine.loaded::<Functions>(&self.token, || {
             let lua = engine.lua();
+            let place = engine.place(&self.place, &self.functions);
             let functions = lua.create_table().map_err(|error| message_of(&error))?;
             for text in &self.functions {
-                functions.raw_push(function_of(engine, text)?).map_err(|error| message_of(&error))?;
+                functions.raw_push(function_of(engine, &place, text)?).map_err(|error| message_of(&error))?;
             }
             let conf = core::to_lua(lua, &self.conf).map_err(|error| message_of(&error))?;
-            Ok(Functions { functions, conf, place: engine.place(&self.place) })
+            Ok(Functions { functions, conf, place })
         })
     }
 
@@ -173,24 +175,10 @@ impl Serverless {
             return Step::Next;
         }
         match self.run(stage, ctx, env) {
-            Ok(run) => run.step(
-                ctx,
-                env,
-                Box::new(|outcome, engine, exchange, ctx, env| match &outcome {
-                    Outcome::Returned(values) => {
-                        if let Some(step) =
-                            core::response::through_callbacks(values, exchange, ctx, env, engine)
-                        {
-                            return step;
-                        }
-                        match core::response::returned(engine, values, exchange) {
-                            Some(reply) => reply.into(),
-                            None => reply::after(&outcome, exchange),
-                        }
-                    }
-                    _ => reply::after(&outcome, exchange),
-                }),
-            ),
+            Ok(run) => {
+                let finish = core::response::finish(run.place());
+                run.step(ctx, env, finish)
+            }
             Err(message) => hooks::broken(&self.place, &message).into(),
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use sigma_plugin::env::Work;
 use sigma_plugin::outbound::{Call, Calling, Nowhere, Outbound};
-use sigma_plugin::{Entry, Env, Node, Phase, Reply};
+use sigma_plugin::{Context, Entry, Env, Local, Node, Phase, Reply};
 
 use crate::testing::{Case, entry, summary};
 
@@ -123,6 +123,22 @@ impl OnWorker {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_all().build_local(tokio::runtime::LocalOptions::default()).unwrap();
         OnWorker { case, runtime }
+    }
+
+    /// As [`OnWorker::new`], one of so many workers.
+    pub(crate) fn among(settings: &Value, workers: usize) -> OnWorker {
+        let mut worker = OnWorker::new(settings);
+        worker.case.local = Rc::new(Local::new(0, 1).among(workers));
+        worker
+    }
+
+    pub(crate) fn node(&self) -> &Arc<Node> {
+        &self.case.node
+    }
+
+    /// The variables of its request.
+    pub(crate) fn variables(&self) -> &Context {
+        &self.case.ctx
     }
 
     /// The output of a function in another request.

@@ -57,7 +57,8 @@ pub(crate) fn run(trial: &ScriptTrial) -> Result<String, String> {
 /// The plugin of a file and its configuration: its own plugin, or a function.
 fn plugin_of(trial: &ScriptTrial, text: &str) -> Result<(Arc<dyn Kind>, Value), String> {
     let is_function = with_checker(|engine| {
-        let value = engine.compile(text).and_then(|chunk| engine.define(&chunk));
+        let place = engine.place("trial", &[text]);
+        let value = engine.compile(text).and_then(|chunk| engine.define(&place, &chunk));
         Ok(matches!(value, Ok(LuaValue::Function(_))))
     })?;
     if is_function {

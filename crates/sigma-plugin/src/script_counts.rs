@@ -12,6 +12,7 @@ pub struct ScriptCounts {
     cpu_us: AtomicU64,
     errors: AtomicU64,
     aborted: AtomicU64,
+    refused: AtomicU64,
 }
 
 /// The numbers of one plugin, of all workers.
@@ -25,6 +26,8 @@ pub struct ScriptTotals {
     pub errors: u64,
     /// Runs that were aborted because they took too long.
     pub aborted: u64,
+    /// Runs that did not begin, because too many runs of their script were aborted.
+    pub refused: u64,
 }
 
 impl ScriptCounts {
@@ -42,12 +45,18 @@ impl ScriptCounts {
         self.errors.store(self.errors.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
+    /// Counts a run that did not begin.
+    pub fn refused(&self) {
+        self.refused.store(self.refused.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
     fn totals(&self) -> ScriptTotals {
         ScriptTotals {
             runs: self.runs.load(Ordering::Relaxed),
             cpu_us: self.cpu_us.load(Ordering::Relaxed),
             errors: self.errors.load(Ordering::Relaxed),
             aborted: self.aborted.load(Ordering::Relaxed),
+            refused: self.refused.load(Ordering::Relaxed),
         }
     }
 }
@@ -58,6 +67,7 @@ impl ScriptTotals {
         self.cpu_us += other.cpu_us;
         self.errors += other.errors;
         self.aborted += other.aborted;
+        self.refused += other.refused;
     }
 }
 
@@ -168,13 +178,14 @@ mod tests {
         one.counts("a").ran(Duration::from_micros(5), false);
         other.counts("a").ran(Duration::from_micros(7), true);
         other.counts("b").failed();
+        other.counts("b").refused();
         other.set_memory(9);
         other.reset();
         assert_eq!((board.memory(), board.resets()), (vec![0, 9], 1));
         drop(other);
         let totals = board.totals();
-        assert_eq!(totals["a"], ScriptTotals { runs: 2, cpu_us: 12, errors: 0, aborted: 1 });
-        assert_eq!(totals["b"].errors, 1);
+        assert_eq!(totals["a"], ScriptTotals { runs: 2, cpu_us: 12, aborted: 1, ..ScriptTotals::default() });
+        assert_eq!((totals["b"].errors, totals["b"].refused), (1, 1));
         assert_eq!((board.memory(), board.resets()), (vec![0], 1));
     }
 }

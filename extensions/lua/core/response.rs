@@ -9,7 +9,8 @@ use crate::engine::Engine;
 use crate::engine::arguments::{failed, one, type_name};
 use crate::engine::exchange::Exchange;
 use crate::engine::host::{Host, Stage};
-use crate::engine::run::Run;
+use crate::engine::place::ScriptPosition;
+use crate::engine::run::{Finish, Outcome, Run};
 use crate::ngx::is_null;
 use crate::reply;
 
@@ -38,13 +39,14 @@ pub(super) fn register(lua: &Lua, host: &Rc<Host>, core: &Table) -> mlua::Result
     core.raw_set("response", response)
 }
 
-/// The step after a function returned a code, if the exchange has functions that change its responses.
-pub(crate) fn through_callbacks(
+/// The step after a function at a place returned a code, if the exchange has functions that change its responses.
+fn through_callbacks(
     values: &MultiValue,
     exchange: &Exchange,
     ctx: &mut Context,
     env: &Env<'_>,
     engine: &Rc<Engine>,
+    place: &ScriptPosition,
 ) -> Option<Step> {
     if !matches!(values.front(), Some(Value::Integer(_) | Value::Number(_))) {
         return None;
@@ -55,7 +57,8 @@ pub(crate) fn through_callbacks(
     }
     let exchange = Exchange::known(ctx)?;
     let exit: Function = engine.lua().named_registry_value(EXIT).ok()?;
-    let place = engine.place("core.response.exit");
+    // Another script may have registered the functions: they are a script of their own.
+    let place = engine.place::<&str>(&format!("core.response.exit after {place}"), &[]);
     let run = Run::new(engine, &exchange, Stage::Access, &place, exit, values.clone());
     Some(match run {
         Ok(run) => {
@@ -65,8 +68,23 @@ pub(crate) fn through_callbacks(
     })
 }
 
+/// The end of a function at a place in a request phase: a status and a body end the request.
+pub(crate) fn finish(place: &Rc<ScriptPosition>) -> Finish {
+    let place = Rc::clone(place);
+    Box::new(move |outcome, engine, exchange, ctx, env| {
+        let Outcome::Returned(values) = &outcome else { return reply::after(&outcome, exchange) };
+        if let Some(step) = through_callbacks(values, exchange, ctx, env, engine, &place) {
+            return step;
+        }
+        match returned(engine, values, exchange) {
+            Some(reply) => reply.into(),
+            None => reply::after(&outcome, exchange),
+        }
+    })
+}
+
 /// The response to a code and a body that a function returned; None if it returned neither.
-pub(crate) fn returned(_engine: &Engine, values: &MultiValue, exchange: &Exchange) -> Option<Reply> {
+fn returned(_engine: &Engine, values: &MultiValue, exchange: &Exchange) -> Option<Reply> {
     let code = values.front().cloned().unwrap_or(Value::Nil);
     let body = values.get(1).cloned().unwrap_or(Value::Nil);
     if code.is_nil() && body.is_nil() {

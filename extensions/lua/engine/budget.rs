@@ -101,7 +101,7 @@ impl Budget {
 
     /// The text of the error.
     fn message(&self) -> String {
-        format!("the script ran longer than {} ms without a wait", self.run.get().as_millis())
+        format!("the script ran longer than {} ms without a wait", self.run.get().as_secs_f64() * 1000.0)
     }
 
     /// Installs the hook in a state without scripts.

@@ -3,6 +3,7 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -255,6 +256,11 @@ impl Host {
     /// The Lua state.
     pub(crate) fn engine(&self) -> Weak<Engine> {
         Weak::clone(&self.engine.borrow())
+    }
+
+    /// The address of the client of the exchange that runs.
+    pub(super) fn client(&self) -> Option<IpAddr> {
+        self.seat.borrow().as_ref().and_then(|seat| seat.ctx.client.addr)
     }
 
     /// Where the script runs.

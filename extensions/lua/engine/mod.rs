@@ -1,5 +1,6 @@
 //! The Lua state of a worker: sandbox, budgets, and the runs of scripts.
 
+pub(crate) mod abort_pacing;
 pub(crate) mod arguments;
 mod budget;
 pub(crate) mod dictionaries;
@@ -19,14 +20,17 @@ mod streamed;
 
 use std::cell::RefCell;
 use std::ffi::c_void;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
 use mlua::chunk::ChunkMode;
 use mlua::{Function, IntoLuaMulti, LightUserData, Lua, LuaOptions, MultiValue, StdLib, Table, Value};
+use sigma_net::machine_time;
 use sigma_plugin::script_counts::EngineSeat;
 use sigma_schema::expr::{VarName, VarValue, Variables};
 
+use abort_pacing::{AbortPacing, RunAdmission};
 use budget::Budget;
 use host::Host;
 use memory::Memory;
@@ -66,10 +70,15 @@ pub(crate) struct Engine {
     instances: Loaded,
     /// The counters of its scripts.
     seat: EngineSeat,
+    /// The pacing of scripts whose runs were aborted.
+    pacing: AbortPacing,
     pub(crate) memory: Memory,
     /// The newest generation of plugins in files.
     generation: RefCell<Option<Rc<dyn Generation>>>,
 }
+
+/// Returns the address of the client that a run is for.
+type Client<'c> = &'c dyn Fn() -> Option<IpAddr>;
 
 /// Plugins in files that were read at one time.
 pub(crate) trait Generation {
@@ -149,6 +158,7 @@ impl Engine {
             spare_threads,
             instances: Loaded::default(),
             seat: settings.board.enter(),
+            pacing: AbortPacing::new(settings.aborted_ms_per_second),
             memory: Memory::new(settings.memory_bytes),
             generation: RefCell::new(None),
             lua,
@@ -210,12 +220,12 @@ impl Engine {
         compiled().map_err(|error| message_of(&error))
     }
 
-    /// Runs a chunk that only defines things, and returns its first result.
+    /// Runs a chunk that only defines things, for the scripts at a place. Returns its first result.
     ///
     /// # Errors
     /// Returns the message of an error that the chunk raises.
-    pub(crate) fn define(&self, chunk: &Function) -> Result<Value, String> {
-        self.define_with(chunk, ())
+    pub(crate) fn define(&self, place: &ScriptPosition, chunk: &Function) -> Result<Value, String> {
+        self.define_with(place, chunk, ())
     }
 
     /// As [`Engine::define`], with arguments.
@@ -224,13 +234,19 @@ impl Engine {
     /// As [`Engine::define`].
     pub(crate) fn define_with(
         &self,
+        place: &ScriptPosition,
         chunk: &Function,
         arguments: impl IntoLuaMulti,
     ) -> Result<Value, String> {
         self.host.enter_stage(host::Stage::Load);
-        self.budget.begin(&self.lua, self.settings.run_time).map_err(|error| message_of(&error))?;
+        let given = self.begin_at(place, &|| None)?;
         let result = chunk.call::<Value>(arguments);
-        self.end_budget();
+        let used = self.budget.used();
+        // Otherwise it counts as no run.
+        if self.end_budget() {
+            place.counts.ran(used, true);
+            self.charge(place, used, matches!(given, RunAdmission::Short(_)), &|| None);
+        }
         result.map_err(|error| message_of(&error))
     }
 
@@ -245,21 +261,71 @@ impl Engine {
         arguments: MultiValue,
     ) -> Result<MultiValue, String> {
         self.host.enter_at(place);
-        let called = self.budget.begin(&self.lua, place.run_time).and_then(|()| function.call(arguments));
-        self.end_budget_at(place);
+        let called = self.begin_at(place, &|| None).and_then(|given| {
+            let called = function.call(arguments);
+            self.end_budget_at(place, given, &|| None);
+            called.map_err(|error| message_of(&error))
+        });
         self.host.leave_place();
-        called.map_err(|error| {
-            place.counts.failed();
+        called.inspect_err(|_| place.counts.failed())
+    }
+
+    /// Begins a run, unless its script is refused because too many of its runs were aborted. Returns the time that it
+    /// gets. `client` returns the address of the client that the run is for.
+    ///
+    /// # Errors
+    /// Returns the error message of a refused run.
+    fn begin_at(&self, place: &ScriptPosition, client: Client<'_>) -> Result<RunAdmission, String> {
+        let given = match self.is_paced() && !self.pacing.is_idle() {
+            true => {
+                let client = self.pacing.client(client());
+                self.pacing.admit(place.script, client, place.run_time, machine_time())
+            }
+            false => RunAdmission::Whole,
+        };
+        let time = match given {
+            RunAdmission::Whole => place.run_time,
+            RunAdmission::Short(time) => time,
+            RunAdmission::Refused { aborted, wait } => {
+                place.counts.refused();
+                let (share, wait) = (self.settings.aborted_ms_per_second, wait.as_secs() + 1);
+                return Err(format!(
+                    "the script did not run: {aborted} of its runs took too long, and such runs may take {share} ms of a second (`aborted_ms_per_second`). Its whole run time is back in {wait} s"
+                ));
+            }
+        };
+        self.budget.begin(&self.lua, time).map_err(|error| {
+            self.budget.end();
             message_of(&error)
-        })
+        })?;
+        Ok(given)
     }
 
     /// Ends a run, and counts it; returns its processor time.
-    fn end_budget_at(&self, place: &ScriptPosition) -> Duration {
+    fn end_budget_at(&self, place: &ScriptPosition, given: RunAdmission, client: Client<'_>) -> Duration {
         let used = self.budget.used();
-        place.counts.ran(used, self.end_budget());
+        let is_aborted = self.end_budget();
+        place.counts.ran(used, is_aborted);
         self.seat.set_memory(self.lua.used_memory());
+        if is_aborted {
+            self.charge(place, used, matches!(given, RunAdmission::Short(_)), client);
+        } else if !self.pacing.is_idle() {
+            self.pacing.ended(place.script, used);
+        }
         used
+    }
+
+    /// Lets a script pay for an aborted run.
+    fn charge(&self, place: &ScriptPosition, used: Duration, is_short: bool, client: Client<'_>) {
+        if self.is_paced() {
+            let client = self.pacing.client(client());
+            self.pacing.aborted(place.script, client, place.run_time, used, is_short, machine_time());
+        }
+    }
+
+    /// Whether requests can wait for scripts of this state. A state that only checks texts belongs to no worker.
+    fn is_paced(&self) -> bool {
+        self.host.worker().is_some()
     }
 
     /// Ends a run; whether it had no time left. The prelude resets its count then.
@@ -333,8 +399,12 @@ impl Engine {
         variables: &dyn Variables,
         run: impl FnOnce(Table) -> mlua::Result<Value>,
     ) -> Result<Value, String> {
-        let result = self.budget.begin(&self.lua, place.run_time).and_then(|()| {
-            self.lua.scope(|scope| {
+        let client = || match variables.get(&VarName::RemoteAddr)? {
+            VarValue::Text(address) => std::str::from_utf8(&address).ok()?.parse().ok(),
+            _ => None,
+        };
+        let result = self.begin_at(place, &client).and_then(|given| {
+            let result = self.lua.scope(|scope| {
                 let get = scope.create_function(|lua, name: mlua::LuaString| {
                     let name = VarName::parse(&name.to_string_lossy());
                     let value = match variables.get(&name) {
@@ -351,13 +421,11 @@ impl Engine {
                 let set = scope.create_function(|_, ()| Ok("these variables are read only"))?;
                 let variables: Table = self.proxy.call((get, set))?;
                 run(variables)
-            })
+            });
+            self.end_budget_at(place, given, &client);
+            result.map_err(|error| message_of(&error))
         });
-        self.end_budget_at(place);
-        result.map_err(|error| {
-            place.counts.failed();
-            message_of(&error)
-        })
+        result.inspect_err(|_| place.counts.failed())
     }
 
     /// `run_all` of the prelude: runs functions in order, until one returns something.

@@ -1,6 +1,7 @@
 //! Where a script runs: its name in logs, its counters and its limits.
 
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,6 +16,8 @@ use super::Engine;
 #[derive(Debug)]
 pub(crate) struct ScriptPosition {
     text: Box<str>,
+    /// The script for [`super::abort_pacing`].
+    pub(super) script: u64,
     pub(super) counts: Arc<ScriptCounts>,
     /// The longest run without a wait.
     pub(super) run_time: Duration,
@@ -33,37 +36,57 @@ pub(crate) struct OwnPlugin {
 }
 
 impl Engine {
-    /// A place. Its first word is the plugin that the run counts for.
-    pub(crate) fn place(&self, text: &str) -> Rc<ScriptPosition> {
-        self.place_of(text, text.split(' ').next().unwrap_or_default(), None)
+    /// Returns the position of scripts with these texts. Its first word is the plugin that the run counts for.
+    pub(crate) fn place<T: Hash>(&self, text: &str, scripts: &[T]) -> Rc<ScriptPosition> {
+        self.place_of(text, version_of(scripts), text.split(' ').next().unwrap_or_default(), None)
     }
 
-    /// A place in a plugin in a file.
-    pub(crate) fn place_in_file(&self, text: &str, plugin: &Rc<OwnPlugin>) -> Rc<ScriptPosition> {
-        self.place_of(text, &plugin.name, Some(plugin))
+    /// Returns a position in a plugin in a file, with this version of the files and this configuration.
+    pub(crate) fn place_in_file(
+        &self,
+        text: &str,
+        files: u64,
+        conf: &serde_json::Value,
+        plugin: &Rc<OwnPlugin>,
+    ) -> Rc<ScriptPosition> {
+        self.place_of(text, version_of(&(files, conf.to_string())), &plugin.name, Some(plugin))
     }
 
-    /// The position of work that scripts elsewhere have started.
+    /// The position of work that scripts elsewhere have started. Its aborted runs are theirs.
     pub(crate) fn place_below(&self, text: &str, starter: Option<&ScriptPosition>) -> Rc<ScriptPosition> {
         match starter {
-            Some(ScriptPosition { counts, run_time, plugin, .. }) => Rc::new(ScriptPosition {
+            Some(ScriptPosition { script, counts, run_time, plugin, .. }) => Rc::new(ScriptPosition {
                 text: text.into(),
+                script: *script,
                 counts: Arc::clone(counts),
                 run_time: *run_time,
                 plugin: plugin.clone(),
             }),
-            None => self.place(text),
+            None => self.place::<&str>(text, &[]),
         }
     }
 
-    fn place_of(&self, text: &str, plugin: &str, own: Option<&Rc<OwnPlugin>>) -> Rc<ScriptPosition> {
+    fn place_of(
+        &self,
+        text: &str,
+        version: u64,
+        plugin: &str,
+        own: Option<&Rc<OwnPlugin>>,
+    ) -> Rc<ScriptPosition> {
         Rc::new(ScriptPosition {
             text: text.into(),
+            script: self.pacing.script(text, version),
             counts: self.seat.counts(plugin),
             run_time: self.settings.run_time_of(plugin),
             plugin: own.cloned(),
         })
     }
+}
+
+fn version_of(parts: &(impl Hash + ?Sized)) -> u64 {
+    let mut version = DefaultHasher::new();
+    parts.hash(&mut version);
+    version.finish()
 }
 
 impl Deref for ScriptPosition {

@@ -288,6 +288,11 @@ impl Run {
         &self.engine
     }
 
+    /// Where the log says that it runs.
+    pub(crate) fn place(&self) -> &Rc<ScriptPosition> {
+        &self.place
+    }
+
     fn has_body(&mut self) {
         for task in &mut self.tasks {
             if matches!(task.state, State::Body { .. }) {
@@ -317,16 +322,19 @@ impl Run {
     }
 
     fn budgeted(&mut self, engine: &Rc<Engine>) -> Progress {
-        let progress = match engine.budget.begin(&engine.lua, self.place.run_time) {
-            Ok(()) => self.progress(),
-            Err(error) => self.failed(&message_of(&error)),
+        let client = || engine.host.client();
+        let given = match engine.begin_at(&self.place, &client) {
+            Ok(given) => given,
+            Err(message) => return self.failed(&message),
         };
-        self.used += engine.end_budget_at(&self.place);
+        let progress = self.progress();
+        self.used += engine.end_budget_at(&self.place, given, &client);
         let most = self.place.run_time * MOST_RUNS;
         match progress {
             Progress::Waits | Progress::NeedsBody { .. }
                 if self.used > most && self.stage != Stage::Timer =>
             {
+                engine.charge(&self.place, self.used, false, &client);
                 self.failed(&format!(
                     "the script ran longer than {} ms, including its waits",
                     most.as_millis()

@@ -21,6 +21,11 @@ pub(crate) struct Attributes {
     /// The longest run of a script without a wait, in milliseconds of processor time. The script is aborted then.
     #[schemars(range(min = 1, max = 10000))]
     run_ms: u64,
+    /// The processor time in each second that a worker spends on aborted runs, in milliseconds. A script with more of
+    /// them gets less time for its next runs, or is refused, until the time is paid back. Scripts without aborted runs
+    /// are not affected. 1000 is no limit.
+    #[schemars(range(min = 1, max = 1000))]
+    aborted_ms_per_second: u64,
     /// The most memory of all scripts of one worker, in MiB. Bytes that its sockets hold have the same limit again.
     #[schemars(range(min = 4, max = 4096))]
     memory_mib: usize,
@@ -67,6 +72,7 @@ impl Default for Attributes {
     fn default() -> Attributes {
         Attributes {
             run_ms: 20,
+            aborted_ms_per_second: 5,
             memory_mib: 64,
             body_bytes: 1 << 20,
             output_bytes: 8 << 20,
@@ -86,6 +92,7 @@ impl Default for Attributes {
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) run_time: Duration,
+    pub(crate) aborted_ms_per_second: u64,
     pub(crate) memory_bytes: usize,
     pub(crate) body_bytes: usize,
     pub(crate) output_bytes: usize,
@@ -116,6 +123,7 @@ impl Settings {
         let told = told.map_err(|error| format!("plugin_attr.serverless-pre-function: {error}"))?;
         let Attributes {
             run_ms,
+            aborted_ms_per_second,
             memory_mib,
             body_bytes,
             output_bytes,
@@ -133,6 +141,7 @@ impl Settings {
         Ok(Settings {
             dictionaries: node.part(|| made),
             run_time: Duration::from_millis(run_ms),
+            aborted_ms_per_second,
             memory_bytes: memory_mib << 20,
             body_bytes,
             output_bytes,

@@ -1,12 +1,17 @@
 //! The sandbox, budgets and coroutines.
 
-use serde_json::json;
-use sigma_plugin::Phase;
+use std::task::{self, Poll};
+
+use serde_json::{Value, json};
+use sigma_http::{Chunk, Frame};
+use sigma_plugin::script_counts::{ScriptBoard, ScriptTotals};
+use sigma_plugin::{Entry, Phase, ResponseStep};
 
 use crate::engine::exchange::Exchange;
 use crate::snippets::{
     OnWorker, case_of, case_with, check, check_ended, function, output_of, output_with, refusal_of,
 };
+use crate::testing::{Case, Given};
 
 #[test]
 fn texts_that_do_not_compile_are_refused_with_the_line() {
@@ -194,7 +199,9 @@ fn calls_within_each_other_do_not_exhaust_the_stack() {
 /// The end of the budget skips the count down of calls nested in each other. It must not add up over runs of a worker.
 #[test]
 fn a_worker_recovers_from_endless_callbacks() {
-    let mut case = case_with(json!({"run_ms": 20}), "GET / HTTP/1.1\nHost: h.test");
+    // Without pacing: each run must begin.
+    let settings = json!({"run_ms": 20, "aborted_ms_per_second": 1000});
+    let mut case = case_with(settings, "GET / HTTP/1.1\nHost: h.test");
     for body in [
         "table.sort({1, 2, 3}, function() while true do end end)",
         "coroutine.wrap(function() while true do end end)()",
@@ -323,4 +330,120 @@ fn scripts_get_their_memory_back() {
     worker.end();
     // After failed allocations LuaJIT with assertions misses some bytes when it closes a state.
     std::mem::forget(worker);
+}
+
+/// The counters of the scripts of a plugin.
+fn totals(worker: &OnWorker, plugin: &str) -> ScriptTotals {
+    let board = worker.node().part(ScriptBoard::default);
+    board.totals().get(plugin).copied().unwrap_or_default()
+}
+
+/// Runs until a run is refused. Each run is answered in the same way.
+fn exhaust(worker: &mut OnWorker, plugin: &str, mut run: impl FnMut(&mut OnWorker)) -> ScriptTotals {
+    loop {
+        run(worker);
+        let counted = totals(worker, plugin);
+        if counted.refused > 0 {
+            return counted;
+        }
+    }
+}
+
+/// Settings under which a refusal lasts long enough for a slow machine.
+fn paced() -> Value {
+    json!({"run_ms": 20, "aborted_ms_per_second": 1})
+}
+
+#[test]
+fn an_aborted_script_is_refused_like_an_aborted_run() {
+    let mut worker = OnWorker::new(&paced());
+    let endless = function("access", "while true do end");
+    let plugin = "serverless-pre-function";
+    let counted = exhaust(&mut worker, plugin, |worker| assert_eq!(worker.run(&endless), "500"));
+    assert!(counted.aborted >= 3, "two whole runs and a short one: {counted:?}");
+    assert_eq!(counted.errors, counted.aborted + counted.refused);
+    // Scripts that were not aborted run, also with the same plugin.
+    for _ in 0..10 {
+        assert_eq!(worker.output("ngx.say('fine')"), "200 fine");
+    }
+    assert_eq!(totals(&worker, plugin).refused, counted.refused);
+    worker.end();
+}
+
+#[test]
+fn a_chunk_that_never_returns_is_paced() {
+    // The check of the text has no worker, and sees a function.
+    let chunk = "if ngx.worker.count() > 1 then while true do end end return function() end";
+    let mut worker = OnWorker::among(&paced(), 2);
+    let entry = crate::testing::entry("serverless-pre-function", json!({"functions": [chunk]})).unwrap();
+    let counted =
+        exhaust(&mut worker, "serverless-pre-function", |worker| assert_eq!(worker.run(&entry), "500"));
+    assert!(counted.aborted >= 3, "{counted:?}");
+    worker.end();
+}
+
+#[test]
+fn timers_and_light_threads_are_paced_with_their_script() {
+    for body in [
+        "local ended ngx.timer.at(0, function() while true do end end) ngx.sleep(0.01)",
+        "ngx.thread.spawn(function() while true do end end) ngx.sleep(0.01)",
+        "ngx.thread.spawn(function() ngx.sleep(0.001) while true do end end) ngx.sleep(0.01)",
+    ] {
+        let mut worker = OnWorker::new(&paced());
+        let script = function("access", &format!("{body} ngx.say('on')"));
+        let counted = exhaust(&mut worker, "serverless-pre-function", |worker| {
+            let response = worker.run(&script);
+            assert!(["200 on", "500"].contains(&&*response), "{body}: {response}");
+        });
+        assert!(counted.aborted >= 2, "{body}: {counted:?}");
+        worker.end();
+    }
+}
+
+#[test]
+fn conditions_of_routes_are_paced() {
+    let mut worker = OnWorker::new(&paced());
+    assert_eq!(worker.output("ngx.say('this thread has a worker')"), "200 this thread has a worker");
+    let endless = crate::scripts::scripts().condition("1", "function(vars) while true do end end");
+    let fine = crate::scripts::scripts().condition("2", "function(vars) return true end");
+    let counted = exhaust(&mut worker, "filter_func", |worker| assert!(!endless.holds(worker.variables())));
+    assert!(counted.aborted >= 3, "{counted:?}");
+    assert!(fine.holds(worker.variables()), "the other condition still holds");
+    worker.end();
+}
+
+/// Runs a script that fails in a phase after the node's response. No byte of the response leaves then.
+fn fail(case: &mut Case, entry: &Entry, phase: &str) {
+    match phase {
+        "header_filter" => match case.response_step(entry) {
+            ResponseStep::Replace(reply) => assert!(reply.is_silent, "{phase}"),
+            _ => panic!("the response passes"),
+        },
+        "body_filter" => {
+            let mut filter = case.body_filter(entry).expect("a filter");
+            let mut frames = Given([Frame::Data(Chunk::copy_of(b"a"))].into());
+            let mut task = task::Context::from_waker(task::Waker::noop());
+            assert!(matches!(filter.poll_frame(&mut frames, &mut case.ctx, &mut task), Poll::Ready(Err(_))));
+        }
+        _ => case.log(entry),
+    }
+}
+
+#[test]
+fn filters_and_logs_are_paced() {
+    for phase in ["header_filter", "body_filter", "log"] {
+        let mut case = case_with(paced(), "GET / HTTP/1.1\nHost: h.test");
+        let endless = function(phase, "while true do end");
+        let board = case.node.part(ScriptBoard::default);
+        loop {
+            case.ctx.begin();
+            case.respond(200, "Content-Type: text/plain");
+            fail(&mut case, &endless, phase);
+            let counted = board.totals()["serverless-pre-function"];
+            if counted.refused > 0 {
+                assert!(counted.aborted >= 3, "{phase}: {counted:?}");
+                break;
+            }
+        }
+    }
 }

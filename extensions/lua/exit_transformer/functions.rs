@@ -87,7 +87,7 @@ impl Functions {
                 functions,
                 chain: engine.compile(CHAIN)?,
                 failed: failed.map_err(text)?,
-                place: engine.place(&self.place),
+                place: engine.place(&self.place, &self.texts),
             })
         })
     }

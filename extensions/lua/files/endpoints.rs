@@ -77,7 +77,7 @@ pub(super) fn served(
         Value::Function(api) => api,
         other => return Err(format!("`{of}` is a {}, not a function", type_name(&other))),
     };
-    let place = engine.place(&format!("{name} {of}"));
+    let place = engine.place::<&str>(&format!("{name} {of}"), &[]);
     let result =
         engine.call_at(&place, &api, MultiValue::new()).map_err(|error| format!("`{of}`: {error}"))?;
     let Some(Value::Table(list)) = result.into_iter().next() else {

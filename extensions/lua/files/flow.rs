@@ -92,7 +92,12 @@ impl FileFlow {
     fn loaded(&self, engine: &Rc<Engine>) -> Result<Rc<Loaded>, String> {
         engine.loaded::<Loaded>(&self.token, || {
             let library = Library::of(engine, &self.bundle)?;
-            let place = engine.place_in_file(&self.place, &own(&self.name, LuaValue::Nil, None));
+            let place = engine.place_in_file(
+                &self.place,
+                self.bundle.number,
+                &self.conf,
+                &own(&self.name, LuaValue::Nil, None),
+            );
             let module = library.begun(engine, &place, &format!("{}{}", FOLDERS[1], self.name))?;
             let conf = core::to_lua(engine.lua(), &self.conf).map_err(|error| message_of(&error))?;
             Ok(Loaded { module, conf, place })

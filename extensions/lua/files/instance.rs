@@ -13,11 +13,11 @@ use super::library::Library;
 use crate::engine::exchange::Exchange;
 use crate::engine::host::Stage;
 use crate::engine::place::{OwnPlugin, ScriptPosition};
-use crate::engine::run::{Finish, Outcome, Run};
+use crate::engine::run::Run;
 use crate::engine::{Engine, message_of};
 use crate::filter::Filter;
 use crate::loaded::Token;
-use crate::{core, hooks, reply, state};
+use crate::{core, hooks, state};
 
 /// An instance; each worker makes its Lua values when it needs them.
 pub(super) struct FilePlugin {
@@ -73,7 +73,7 @@ impl FilePlugin {
                 metadata => core::to_lua(engine.lua(), metadata).map_err(text)?,
             };
             let own = own(&self.name, metadata, self.identifying.clone());
-            let place = engine.place_in_file(&self.place, &own);
+            let place = engine.place_in_file(&self.place, self.bundle.number, &self.conf, &own);
             let module = library.begun(engine, &place, &format!("{}{}", FOLDERS[0], self.name))?;
             let conf = core::to_lua(engine.lua(), &self.conf).map_err(text)?;
             Ok(Loaded { module, conf, place })
@@ -102,7 +102,10 @@ impl FilePlugin {
     fn request(&self, phase: &str, stage: Stage, ctx: &mut Context, env: &Env<'_>) -> Step {
         match self.run(phase, stage, ctx, env) {
             Ok(None) => Step::Next,
-            Ok(Some(run)) => run.step(ctx, env, finish()),
+            Ok(Some(run)) => {
+                let finish = core::response::finish(run.place());
+                run.step(ctx, env, finish)
+            }
             Err(message) => hooks::broken(&self.place, &message).into(),
         }
     }
@@ -111,22 +114,6 @@ impl FilePlugin {
 /// The function of a phase.
 fn function(module: &Table, phase: &str) -> Result<Option<Function>, String> {
     module.get(phase).map_err(|error| message_of(&error))
-}
-
-/// The end of a function in a request phase: a status and a body end the request.
-fn finish() -> Finish {
-    Box::new(|outcome, engine, exchange, ctx, env| match &outcome {
-        Outcome::Returned(values) => {
-            if let Some(step) = core::response::through_callbacks(values, exchange, ctx, env, engine) {
-                return step;
-            }
-            match core::response::returned(engine, values, exchange) {
-                Some(reply) => reply.into(),
-                None => reply::after(&outcome, exchange),
-            }
-        }
-        _ => reply::after(&outcome, exchange),
-    })
 }
 
 /// Serves a path of a plugin itself. `find` returns the function.
@@ -144,7 +131,10 @@ pub(super) fn serve_path(
         Run::new(&engine, &exchange, Stage::Access, &place, function, arguments)
     };
     match made() {
-        Ok(run) => run.step(ctx, env, finish()),
+        Ok(run) => {
+            let finish = core::response::finish(run.place());
+            run.step(ctx, env, finish)
+        }
         Err(message) => hooks::broken(name, &message).into(),
     }
 }

@@ -89,7 +89,12 @@ impl FileKind {
         let find = |engine: &Rc<Engine>| {
             let library = Library::of(engine, &self.bundle)?;
             let own = instance::own(&self.name, LuaValue::Nil, None);
-            let place = engine.place_in_file(&format!("{} {of} {}", self.name, endpoint.path), &own);
+            let place = engine.place_in_file(
+                &format!("{} {of} {}", self.name, endpoint.path),
+                self.bundle.number,
+                &Value::Null,
+                &own,
+            );
             let module = library.begun(engine, &place, &format!("{}{}", FOLDERS[0], self.name))?;
             let served = endpoints::served(engine, &self.name, &module, member)?.into_iter();
             let mut found = served.filter(|one| one.path == endpoint.path && one.method == endpoint.method);
@@ -110,7 +115,7 @@ impl FileKind {
             let check = module.get("check_schema").map_err(|error| message_of(&error))?;
             let conf = core::to_lua(engine.lua(), conf).map_err(|error| message_of(&error))?;
             let scope = scope.map_or(LuaValue::Nil, LuaValue::Integer);
-            let place = engine.place(&format!("{} check_schema", self.name));
+            let place = engine.place(&format!("{} check_schema", self.name), &[self.bundle.number]);
             let result = engine.call_at(&place, &check, MultiValue::from_iter([conf, scope]))?;
             verdict(&result)
         })

@@ -83,7 +83,10 @@ impl Library {
         let known = self.shared.loaded.borrow().get(name).cloned().flatten();
         let module = match known {
             Some(module) => module,
-            None => self.shared.load(engine, name, |chunk| engine.define_with(chunk, name))?,
+            None => {
+                let place = self.place(engine, name, "module");
+                self.shared.load(engine, name, |chunk| engine.define_with(&place, chunk, name))?
+            }
         };
         match module {
             Value::Table(module) => Ok(module),
@@ -93,6 +96,12 @@ impl Library {
                 Err(format!("{path}: the file returns a {}, not the table of a plugin", type_name(&other)))
             }
         }
+    }
+
+    /// Returns the position of a function of a module. It counts for the plugin of the module.
+    fn place(&self, engine: &Engine, module: &str, function: &str) -> Rc<ScriptPosition> {
+        let plugin = module.rsplit('.').next().unwrap_or_default();
+        engine.place(&format!("{plugin} {function}"), &[self.shared.bundle.number])
     }
 
     /// The same after `init`, which runs once.
@@ -112,7 +121,15 @@ impl Library {
             None => {
                 // First: a hook that runs within must not begin it again.
                 self.begun.borrow_mut().insert(module.into(), Ok(()));
-                let result = call_if_present(engine, place, &table, "init");
+                // Its own position: its result is kept, so no other function may get it refused.
+                let place = match &place.plugin {
+                    Some(own) => {
+                        let text = format!("{} init", own.name);
+                        engine.place_in_file(&text, self.shared.bundle.number, &serde_json::Value::Null, own)
+                    }
+                    None => self.place(engine, module, "init"),
+                };
+                let result = call_if_present(engine, &place, &table, "init");
                 self.begun.borrow_mut().insert(module.into(), result.clone());
                 result
             }
@@ -129,7 +146,7 @@ impl Generation for Library {
     // It calls `destroy`.
     fn end(&self, engine: &Engine) {
         for module in std::mem::take(&mut *self.begun.borrow_mut()).into_keys() {
-            let place = engine.place(&format!("{} destroy", module.rsplit('.').next().unwrap_or_default()));
+            let place = self.place(engine, &module, "destroy");
             let ended = self
                 .module(engine, &module)
                 .and_then(|table| call_if_present(engine, &place, &table, "destroy"));

@@ -7,11 +7,14 @@ use sigma_plugin::script_counts::{ScriptBoard, ScriptTotals};
 /// A counter: its name, its help text, and how it is read.
 type Count = (&'static str, &'static str, fn(&ScriptTotals) -> u64);
 
-const COUNTS: [Count; 4] = [
+const COUNTS: [Count; 5] = [
     ("lua_runs_total", "Runs of Lua scripts, from wait to wait", |totals| totals.runs),
     ("lua_cpu_microseconds_total", "Processor time of Lua scripts", |totals| totals.cpu_us),
     ("lua_errors_total", "Runs of Lua scripts that ended with an error", |totals| totals.errors),
     ("lua_aborted_total", "Runs of Lua scripts that took too long", |totals| totals.aborted),
+    ("lua_refused_total", "Runs of Lua scripts that did not begin, after aborted ones", |totals| {
+        totals.refused
+    }),
 ];
 
 /// The metrics of scripts.
@@ -44,8 +47,10 @@ pub(super) fn shown(board: &ScriptBoard) -> Value {
         .totals()
         .into_iter()
         .map(|(plugin, totals)| {
-            let ScriptTotals { runs, cpu_us, errors, aborted } = totals;
-            let shown = json!({"runs": runs, "cpu_us": cpu_us, "errors": errors, "aborted": aborted});
+            let ScriptTotals { runs, cpu_us, errors, aborted, refused } = totals;
+            let shown = json!({
+                "runs": runs, "cpu_us": cpu_us, "errors": errors, "aborted": aborted, "refused": refused,
+            });
             (plugin.into(), shown)
         })
         .collect();
@@ -66,17 +71,19 @@ mod tests {
         assert_eq!(text(&measures(&board)), "");
         let seat = board.enter();
         seat.counts("x").ran(Duration::from_millis(3), true);
+        seat.counts("x").refused();
         let text = text(&measures(&board));
         for line in [
             "sigma_lua_runs_total{plugin=\"x\"} 1\n",
             "sigma_lua_cpu_microseconds_total{plugin=\"x\"} 3000\n",
             "sigma_lua_aborted_total{plugin=\"x\"} 1\n",
+            "sigma_lua_refused_total{plugin=\"x\"} 1\n",
             "sigma_lua_memory_bytes{state=\"0\"} 0\n",
             "sigma_lua_resets_total 0\n",
         ] {
             assert!(text.contains(line), "{text}");
         }
-        let expected = json!({"runs": 1, "cpu_us": 3000, "errors": 0, "aborted": 1});
+        let expected = json!({"runs": 1, "cpu_us": 3000, "errors": 0, "aborted": 1, "refused": 1});
         assert_eq!(shown(&board)["plugins"]["x"], expected);
     }
 }
