@@ -71,9 +71,21 @@ impl ScriptTotals {
     }
 }
 
+/// The number of open sockets of the scripts of one worker, which alone writes it.
+#[derive(Debug, Default)]
+pub struct OpenSockets(AtomicU64);
+
+impl OpenSockets {
+    /// Sets the number.
+    pub fn set(&self, open: usize) {
+        self.0.store(open as u64, Ordering::Relaxed);
+    }
+}
+
 /// The counters of one engine.
 #[derive(Debug, Default)]
 struct EngineCounts {
+    sockets: Arc<OpenSockets>,
     plugins: Mutex<BTreeMap<Box<str>, Arc<ScriptCounts>>>,
     memory: AtomicU64,
     resets: AtomicU64,
@@ -121,6 +133,11 @@ impl ScriptBoard {
         self.ended_resets.load(Ordering::Relaxed) + running
     }
 
+    /// Returns the open sockets of the scripts of each engine.
+    pub fn sockets(&self) -> Vec<u64> {
+        lock(&self.engines).iter().map(|engine| engine.sockets.0.load(Ordering::Relaxed)).collect()
+    }
+
     /// Returns the bytes in use by the scripts of each engine.
     pub fn memory(&self) -> Vec<u64> {
         lock(&self.engines).iter().map(|engine| engine.memory.load(Ordering::Relaxed)).collect()
@@ -137,6 +154,11 @@ impl EngineSeat {
         let made = Arc::<ScriptCounts>::default();
         plugins.insert(plugin.into(), Arc::clone(&made));
         made
+    }
+
+    /// Returns the number of open sockets, to keep.
+    pub fn sockets(&self) -> Arc<OpenSockets> {
+        Arc::clone(&self.counts.sockets)
     }
 
     /// Counts that the values of scripts were dropped.
@@ -180,12 +202,13 @@ mod tests {
         other.counts("b").failed();
         other.counts("b").refused();
         other.set_memory(9);
+        other.sockets().set(3);
         other.reset();
-        assert_eq!((board.memory(), board.resets()), (vec![0, 9], 1));
+        assert_eq!((board.memory(), board.sockets(), board.resets()), (vec![0, 9], vec![0, 3], 1));
         drop(other);
         let totals = board.totals();
         assert_eq!(totals["a"], ScriptTotals { runs: 2, cpu_us: 12, aborted: 1, ..ScriptTotals::default() });
         assert_eq!((totals["b"].errors, totals["b"].refused), (1, 1));
-        assert_eq!((board.memory(), board.resets()), (vec![0], 1));
+        assert_eq!((board.memory(), board.sockets(), board.resets()), (vec![0], vec![0], 1));
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mlua::{Function, Lua, MultiValue, Table, Thread, Value};
+use sigma_plugin::script_counts::OpenSockets;
 use sigma_plugin::{Consumers, Context, Env, Local, Node};
 
 use super::Engine;
@@ -134,6 +135,8 @@ pub(crate) struct Host {
     worker: OnceCell<WorkerFacts>,
     engine: RefCell<Weak<Engine>>,
     nested: Cell<usize>,
+    /// The number of open sockets, for metrics.
+    open_sockets: Arc<OpenSockets>,
     /// Functions of the prelude; they wrap functions of the gateway.
     checked: RefCell<Option<Function>>,
     waiting: RefCell<Option<Function>>,
@@ -146,9 +149,10 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    pub(crate) fn new(budget: Rc<Budget>) -> Host {
+    pub(crate) fn new(budget: Rc<Budget>, open_sockets: Arc<OpenSockets>) -> Host {
         Host {
             budget,
+            open_sockets,
             seat: RefCell::new(None),
             spare: RefCell::default(),
             alone: RefCell::new(None),
@@ -251,6 +255,11 @@ impl Host {
     /// The worker; None in a state that only checks texts.
     pub(crate) fn worker(&self) -> Option<&WorkerFacts> {
         self.worker.get()
+    }
+
+    /// The number of open sockets of the scripts.
+    pub(crate) fn open_sockets(&self) -> Arc<OpenSockets> {
+        Arc::clone(&self.open_sockets)
     }
 
     /// The Lua state.

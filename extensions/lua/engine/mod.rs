@@ -117,7 +117,8 @@ impl Engine {
         lua.load("jit.off()").exec()?;
         lua.set_app_data(settings.clone());
         let budget = Rc::new(Budget::new());
-        let host = Rc::new(Host::new(Rc::clone(&budget)));
+        let seat = settings.board.enter();
+        let host = Rc::new(Host::new(Rc::clone(&budget), seat.sockets()));
         let libraries = sandbox::libraries(&lua)?;
         let prelude = lua.load(include_str!("prelude.lua")).set_name("=gateway");
         let is_spent = {
@@ -157,7 +158,7 @@ impl Engine {
             new_ctx: (functions.new_ctx)(&lua)?,
             spare_threads,
             instances: Loaded::default(),
-            seat: settings.board.enter(),
+            seat,
             pacing: AbortPacing::new(settings.aborted_ms_per_second),
             memory: Memory::new(settings.memory_bytes),
             generation: RefCell::new(None),

@@ -4,9 +4,11 @@ use std::cell::{Cell, OnceCell};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use sigma_net::Stream;
 use sigma_net::tls::{Authorities, ClientSettings, ClientTls, Trust};
+use sigma_plugin::script_counts::OpenSockets;
 use sigma_plugin::{Local, Node};
 use sigma_plugin_kit::destinations::{Lookups, Reachable, Unresolved};
 use sigma_plugin_kit::tallies::{Event, Tally, counted};
@@ -37,8 +39,7 @@ impl Event for SocketEvent {
 /// The connections of the scripts of one worker.
 pub(crate) struct Outbound {
     reachable: Reachable,
-    /// Open sockets.
-    open: Rc<Cell<usize>>,
+    open: Rc<Open>,
     most: usize,
     lookups: Lookups,
     verified: AsyncCell<ClientTls>,
@@ -46,12 +47,26 @@ pub(crate) struct Outbound {
     tally: OnceCell<Tally<SocketEvent>>,
 }
 
+/// The number of open sockets.
+struct Open {
+    number: Cell<usize>,
+    /// The same for metrics.
+    shown: Arc<OpenSockets>,
+}
+
+impl Open {
+    fn set(&self, number: usize) {
+        self.number.set(number);
+        self.shown.set(number);
+    }
+}
+
 /// A place among the sockets of a worker.
-struct Seat(Rc<Cell<usize>>);
+struct Seat(Rc<Open>);
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.0.set(self.0.get().saturating_sub(1));
+        self.0.set(self.0.number.get().saturating_sub(1));
     }
 }
 
@@ -80,10 +95,10 @@ pub(crate) struct Worker<'a> {
 }
 
 impl Outbound {
-    pub(crate) fn new(allowed: CidrSet, most: usize) -> Outbound {
+    pub(crate) fn new(allowed: CidrSet, most: usize, shown: Arc<OpenSockets>) -> Outbound {
         Outbound {
             reachable: Reachable::new(allowed),
-            open: Rc::default(),
+            open: Rc::new(Open { number: Cell::new(0), shown }),
             most,
             lookups: Lookups::default(),
             verified: AsyncCell::new(),
@@ -94,7 +109,7 @@ impl Outbound {
 
     /// Whether there is no place for another socket.
     pub(crate) fn is_full(&self) -> bool {
-        self.open.get() >= self.most
+        self.open.number.get() >= self.most
     }
 
     fn count(&self, worker: &Worker<'_>, event: SocketEvent) {
@@ -116,7 +131,7 @@ impl Outbound {
             self.count(&worker, SocketEvent::OverLimit);
             return Err(format!("scripts of a worker may have {} sockets at most", self.most));
         }
-        self.open.set(self.open.get() + 1);
+        self.open.set(self.open.number.get() + 1);
         let seat = Seat(Rc::clone(&self.open));
         let mut reason = "host not found".to_owned();
         for address in self.addresses(worker.node, host, port).await? {

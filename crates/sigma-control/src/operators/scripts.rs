@@ -25,20 +25,25 @@ pub(super) fn measures(board: &ScriptBoard) -> Vec<Measure> {
     };
     let counts =
         COUNTS.map(|(name, help, read)| Measure { name, help, is_counter: true, series: of_plugins(read) });
-    let memory = board.memory().into_iter().enumerate();
-    let memory = Measure {
-        name: "lua_memory_bytes",
-        help: "Memory of the Lua scripts of each worker",
+    let of_workers = |name, help, values: Vec<u64>| Measure {
+        name,
+        help,
         is_counter: false,
-        series: memory.map(|(state, bytes)| (vec![("state", state.to_string())], bytes)).collect(),
+        series: (0..)
+            .zip(values)
+            .map(|(state, value)| (vec![("state", format!("{state}"))], value))
+            .collect(),
     };
+    let memory = of_workers("lua_memory_bytes", "Memory of the Lua scripts of each worker", board.memory());
+    let help = "Open sockets of the Lua scripts of each worker, those in pools included";
+    let sockets = of_workers("lua_sockets_open", help, board.sockets());
     let resets = Measure {
         name: "lua_resets_total",
         help: "How often workers dropped the values of Lua scripts because they had no memory left",
         is_counter: true,
         series: if memory.series.is_empty() { Vec::new() } else { vec![(Vec::new(), board.resets())] },
     };
-    counts.into_iter().chain([memory, resets]).collect()
+    counts.into_iter().chain([memory, sockets, resets]).collect()
 }
 
 /// The same for the status page.
@@ -54,7 +59,12 @@ pub(super) fn shown(board: &ScriptBoard) -> Value {
             (plugin.into(), shown)
         })
         .collect();
-    json!({"plugins": plugins, "memory_bytes": board.memory(), "resets": board.resets()})
+    json!({
+        "plugins": plugins,
+        "memory_bytes": board.memory(),
+        "open_sockets": board.sockets(),
+        "resets": board.resets(),
+    })
 }
 
 #[cfg(test)]
@@ -72,6 +82,7 @@ mod tests {
         let seat = board.enter();
         seat.counts("x").ran(Duration::from_millis(3), true);
         seat.counts("x").refused();
+        seat.sockets().set(2);
         let text = text(&measures(&board));
         for line in [
             "sigma_lua_runs_total{plugin=\"x\"} 1\n",
@@ -79,11 +90,13 @@ mod tests {
             "sigma_lua_aborted_total{plugin=\"x\"} 1\n",
             "sigma_lua_refused_total{plugin=\"x\"} 1\n",
             "sigma_lua_memory_bytes{state=\"0\"} 0\n",
+            "sigma_lua_sockets_open{state=\"0\"} 2\n",
             "sigma_lua_resets_total 0\n",
         ] {
             assert!(text.contains(line), "{text}");
         }
         let expected = json!({"runs": 1, "cpu_us": 3000, "errors": 0, "aborted": 1, "refused": 1});
         assert_eq!(shown(&board)["plugins"]["x"], expected);
+        assert_eq!(shown(&board)["open_sockets"], json!([2]));
     }
 }

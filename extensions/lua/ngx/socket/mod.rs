@@ -61,7 +61,7 @@ pub(super) fn group(lua: &Lua, host: &Rc<Host>, settings: &Settings) -> mlua::Re
     metatable.raw_set("__index", &methods)?;
     metatable.raw_set("__metatable", false)?;
     let sockets = Rc::new(Sockets {
-        outbound: Outbound::new(settings.allowed_networks.clone(), settings.sockets),
+        outbound: Outbound::new(settings.allowed_networks.clone(), settings.sockets, host.open_sockets()),
         pools: Rc::default(),
         most_bytes: settings.socket_bytes,
         held: HeldBytes::new(settings.memory_bytes),
