@@ -29,9 +29,14 @@ const MOST_TEXTS: usize = 256;
 /// Members of `ctx` that stay as they are once they have a value.
 const KEPT: [&str; 3] = ["consumer", "curr_req_matched", "matched_route"];
 
+/// A member of `ctx` that APISIX has, and the reason why scripts do not get it.
+const UPSTREAM_CONF: &str = "ctx.upstream_conf";
+const NO_UPSTREAM_CONF: &str = "exchanges do not keep the configuration of the chosen upstream; `ctx.matched_route.value` has the route's, and `ctx.balancer_ip` the node";
+
 /// Registers `core.ctx`.
 pub(super) fn register(lua: &Lua, host: &Rc<Host>, core: &Table) -> mlua::Result<()> {
     let parts = lua.create_table()?;
+    host.note_refusal(UPSTREAM_CONF, NO_UPSTREAM_CONF);
     host.function(lua, &parts, "read", |host, arguments| {
         variables::of_ctx(host, arguments.lua(), &arguments.text(1)?.to_string_lossy())
     })?;
@@ -61,6 +66,9 @@ pub(super) fn register(lua: &Lua, host: &Rc<Host>, core: &Table) -> mlua::Result
     host.function(lua, &parts, "member", |host, arguments| {
         let LuaValue::String(name) = arguments.value(1) else { return nothing() };
         let name = name.to_string_lossy();
+        if name == "upstream_conf" {
+            return Err(format!("{UPSTREAM_CONF}: {NO_UPSTREAM_CONF}"));
+        }
         // A timer may hold `ctx` after its exchange.
         let value = host.with(|seat| Ok(member(&seat.ctx, &name))).unwrap_or(Value::Null);
         if value.is_null() {

@@ -197,6 +197,11 @@ fn ctx_has_the_route_and_the_consumer() {
             "200 121",
         ),
         ("ngx.print(tostring(getmetatable(ctx)), tostring(getmetatable(ctx.var)))", "200 falsefalse"),
+        (
+            "local ok, e = pcall(function() return ctx.upstream_conf end) ngx.print(ok, e:match('ctx.upstream_conf: [^;]*'))",
+            "200 falsectx.upstream_conf: exchanges do not keep the configuration of the chosen upstream",
+        ),
+        ("ctx.upstream_conf = {1} ngx.print(ctx.upstream_conf[1])", "200 1"),
     ]);
 }
 
