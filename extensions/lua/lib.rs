@@ -20,6 +20,7 @@
 
 mod core;
 mod engine;
+#[path = "exit-transformer/mod.rs"]
 mod exit_transformer;
 mod files;
 mod filter;

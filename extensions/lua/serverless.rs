@@ -28,7 +28,7 @@ pub(crate) static SERVERLESS_PRE_FUNCTION: Descriptor = Descriptor {
     // It may refuse requests: it runs before other plugins read a body. Post-functions keep their place: they may need
     // the body as other plugins have changed it.
     guards: true,
-    example: include_str!("example.md"),
+    example: include_str!("serverless-pre-function/example.md"),
     scripts: Some(crate::scripts::scripts),
     attributes: Some(sigma_schema::described::schema_of::<settings::Attributes>),
     ..DESCRIPTOR
@@ -38,7 +38,7 @@ pub(crate) static SERVERLESS_PRE_FUNCTION: Descriptor = Descriptor {
 pub(crate) static SERVERLESS_POST_FUNCTION: Descriptor = Descriptor {
     name: "serverless-post-function",
     priority: -2000,
-    example: include_str!("example_post.md"),
+    example: include_str!("serverless-post-function/example.md"),
     ..DESCRIPTOR
 };
 

@@ -26,7 +26,7 @@ use crate::messages::{
 pub(crate) static EXT_PLUGIN_PRE_REQ: Descriptor = Descriptor {
     name: "ext-plugin-pre-req",
     priority: 12_000,
-    example: include_str!("pre_req_example.md"),
+    example: include_str!("ext-plugin-pre-req/example.md"),
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter]),
     guards: true,
     identifies: true,
@@ -40,7 +40,7 @@ pub(crate) static EXT_PLUGIN_PRE_REQ: Descriptor = Descriptor {
 pub(crate) static EXT_PLUGIN_POST_REQ: Descriptor = Descriptor {
     name: "ext-plugin-post-req",
     priority: -3_000,
-    example: include_str!("post_req_example.md"),
+    example: include_str!("ext-plugin-post-req/example.md"),
     phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter]),
     identifies: true,
     names_persons: false,

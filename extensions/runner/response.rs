@@ -30,7 +30,7 @@ use crate::messages::{Entry, InfoRequest, Message, ResponseReply, response_call,
 pub(crate) static EXT_PLUGIN_POST_RESP: Descriptor = Descriptor {
     name: "ext-plugin-post-resp",
     priority: -4_000,
-    example: include_str!("post_resp_example.md"),
+    example: include_str!("ext-plugin-post-resp/example.md"),
     phases: PhaseSet::of(&[Phase::HeaderFilter, Phase::BodyFilter]),
     build: |build| Ok(Arc::new(PostResp(Arc::new(ResponseFilter::new(build)?)))),
     resident: Some(resident),

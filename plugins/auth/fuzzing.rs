@@ -6,11 +6,11 @@ use sigma_http::Headers;
 use super::digest_auth::credentials::DigestCredentials;
 use super::hmac_auth::Signed;
 use super::jwe_decrypt::{Encrypted, Secret};
-use super::message_signatures::base::{Subject, signature_base};
-use super::message_signatures::structured::{Dictionary, Item, Member};
-use super::message_signatures::verify::Rules;
-pub use super::saml::fuzzing::{saml, saml_signed};
-use super::tokens::{Algorithm, Key, KeySet, MatchingKeys, Token, is_for};
+pub use crate::saml_auth::fuzzing::{saml, saml_signed};
+use crate::shared::message_signatures::base::{Subject, signature_base};
+use crate::shared::message_signatures::structured::{Dictionary, Item, Member};
+use crate::shared::message_signatures::verify::Rules;
+use crate::shared::tokens::{Algorithm, Key, KeySet, MatchingKeys, Token, is_for};
 
 /// The parts of an input, with a zero byte between them.
 fn halves(input: &[u8]) -> (&[u8], &[u8]) {

@@ -1,68 +1,59 @@
 //! Plugins of authentication and authorization.
 //!
 //! Each authenticating plugin reads a credential from the request and looks up its owner. The rest is the same for all of
-//! them and is in [`policy`].
+//! them and is in [`shared::policy`].
 
 mod acl;
-mod answers;
+#[path = "attach-consumer-label/mod.rs"]
 mod attach_consumer_label;
+#[path = "authz-casbin/mod.rs"]
+mod authz_casbin;
+#[path = "authz-casdoor/mod.rs"]
+mod authz_casdoor;
+#[path = "authz-keycloak/mod.rs"]
+mod authz_keycloak;
+#[path = "basic-auth/mod.rs"]
 mod basic_auth;
-mod cas;
-mod casbin;
-mod casdoor;
-mod code_login;
+#[path = "cas-auth/mod.rs"]
+mod cas_auth;
+#[path = "consumer-restriction/mod.rs"]
 mod consumer_restriction;
+#[path = "digest-auth/mod.rs"]
 mod digest_auth;
-mod form;
+#[path = "dingtalk-auth/mod.rs"]
+mod dingtalk_auth;
+#[path = "feishu-auth/mod.rs"]
+mod feishu_auth;
+#[path = "hmac-auth/mod.rs"]
+mod hmac_auth;
+#[path = "jwe-decrypt/mod.rs"]
+mod jwe_decrypt;
+#[path = "jwt-auth/mod.rs"]
+mod jwt_auth;
+#[path = "key-auth/mod.rs"]
+mod key_auth;
+#[path = "ldap-auth/mod.rs"]
+mod ldap_auth;
+#[path = "ldap-auth-advanced/mod.rs"]
+mod ldap_auth_advanced;
+#[path = "login-guard/mod.rs"]
+mod login_guard;
+#[path = "multi-auth/mod.rs"]
+mod multi_auth;
+#[path = "oauth2-login/mod.rs"]
+mod oauth2_login;
+#[path = "openid-connect/mod.rs"]
+mod openid_connect;
+#[path = "saml-auth/mod.rs"]
+mod saml_auth;
+mod shared;
+#[path = "upstream-auth/mod.rs"]
+mod upstream_auth;
+#[path = "wolf-rbac/mod.rs"]
+mod wolf_rbac;
+
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
-mod hmac_auth;
-mod jwe_decrypt;
-mod jwt_auth;
-mod key_auth;
-mod keycloak;
-mod ldap_auth;
-mod ldap_auth_advanced;
-mod login_guard;
-mod message_signatures;
-mod multi_auth;
-mod oauth2_login;
-mod openid_connect;
-mod origin;
-mod pages;
-mod policy;
-mod saml;
-mod seal;
-mod session_cookie;
-mod tokens;
-mod upstream_auth;
-mod used_once;
-mod way_back;
-mod wolf;
-
-use acl::ACL;
-use attach_consumer_label::ATTACH_CONSUMER_LABEL;
-use basic_auth::BASIC_AUTH;
-use cas::CAS_AUTH;
-use casbin::AUTHZ_CASBIN;
-use casdoor::AUTHZ_CASDOOR;
-use code_login::{DINGTALK_AUTH, FEISHU_AUTH};
-use consumer_restriction::CONSUMER_RESTRICTION;
-use digest_auth::DIGEST_AUTH;
-use hmac_auth::HMAC_AUTH;
-use jwe_decrypt::JWE_DECRYPT;
-use jwt_auth::JWT_AUTH;
-use key_auth::KEY_AUTH;
-use keycloak::AUTHZ_KEYCLOAK;
-use ldap_auth::LDAP_AUTH;
-use ldap_auth_advanced::LDAP_AUTH_ADVANCED;
-use login_guard::LOGIN_GUARD;
-use multi_auth::MULTI_AUTH;
-use oauth2_login::OAUTH2_LOGIN;
-use openid_connect::OPENID_CONNECT;
-use saml::SAML_AUTH;
-use upstream_auth::UPSTREAM_AUTH;
-use wolf::WOLF_RBAC;
 
 #[cfg(test)]
 mod tests;
@@ -75,28 +66,28 @@ mod testing;
 
 /// The plugins of this group, in the order of their names.
 pub static ROSTER: &[&Descriptor] = &[
-    &ACL,
-    &ATTACH_CONSUMER_LABEL,
-    &AUTHZ_CASBIN,
-    &AUTHZ_CASDOOR,
-    &AUTHZ_KEYCLOAK,
-    &BASIC_AUTH,
-    &CAS_AUTH,
-    &CONSUMER_RESTRICTION,
-    &DIGEST_AUTH,
-    &DINGTALK_AUTH,
-    &FEISHU_AUTH,
-    &HMAC_AUTH,
-    &JWE_DECRYPT,
-    &JWT_AUTH,
-    &KEY_AUTH,
-    &LDAP_AUTH,
-    &LDAP_AUTH_ADVANCED,
-    &LOGIN_GUARD,
-    &MULTI_AUTH,
-    &OAUTH2_LOGIN,
-    &OPENID_CONNECT,
-    &SAML_AUTH,
-    &UPSTREAM_AUTH,
-    &WOLF_RBAC,
+    &acl::ACL,
+    &attach_consumer_label::ATTACH_CONSUMER_LABEL,
+    &authz_casbin::AUTHZ_CASBIN,
+    &authz_casdoor::AUTHZ_CASDOOR,
+    &authz_keycloak::AUTHZ_KEYCLOAK,
+    &basic_auth::BASIC_AUTH,
+    &cas_auth::CAS_AUTH,
+    &consumer_restriction::CONSUMER_RESTRICTION,
+    &digest_auth::DIGEST_AUTH,
+    &dingtalk_auth::DINGTALK_AUTH,
+    &feishu_auth::FEISHU_AUTH,
+    &hmac_auth::HMAC_AUTH,
+    &jwe_decrypt::JWE_DECRYPT,
+    &jwt_auth::JWT_AUTH,
+    &key_auth::KEY_AUTH,
+    &ldap_auth::LDAP_AUTH,
+    &ldap_auth_advanced::LDAP_AUTH_ADVANCED,
+    &login_guard::LOGIN_GUARD,
+    &multi_auth::MULTI_AUTH,
+    &oauth2_login::OAUTH2_LOGIN,
+    &openid_connect::OPENID_CONNECT,
+    &saml_auth::SAML_AUTH,
+    &upstream_auth::UPSTREAM_AUTH,
+    &wolf_rbac::WOLF_RBAC,
 ];

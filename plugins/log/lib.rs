@@ -1,53 +1,47 @@
 //! Plugins that write access logs and send them to servers.
 
+#[path = "clickhouse-logger/mod.rs"]
 mod clickhouse_logger;
+#[path = "data-mask/mod.rs"]
 mod data_mask;
+#[path = "elasticsearch-logger/mod.rs"]
 mod elasticsearch_logger;
+#[path = "error-log-logger/mod.rs"]
 mod error_log_logger;
+#[path = "file-logger/mod.rs"]
 mod file_logger;
+#[path = "google-cloud-logging/mod.rs"]
 mod google_cloud_logging;
+#[path = "http-logger/mod.rs"]
 mod http_logger;
-mod http_sender;
+#[path = "influxdb-logger/mod.rs"]
 mod influxdb_logger;
-mod kafka;
+#[path = "kafka-logger/mod.rs"]
+mod kafka_logger;
 mod lago;
+#[path = "log-rotate/mod.rs"]
 mod log_rotate;
 mod loggly;
+#[path = "loki-logger/mod.rs"]
 mod loki_logger;
-mod message;
+#[path = "otlp-logger/mod.rs"]
 mod otlp_logger;
-mod rfc5424;
-mod rocketmq;
+#[path = "rocketmq-logger/mod.rs"]
+mod rocketmq_logger;
+mod shared;
+#[path = "skywalking-logger/mod.rs"]
 mod skywalking_logger;
+#[path = "sls-logger/mod.rs"]
 mod sls_logger;
+#[path = "splunk-hec-logging/mod.rs"]
 mod splunk_hec_logging;
 mod syslog;
+#[path = "tcp-logger/mod.rs"]
 mod tcp_logger;
+#[path = "tencent-cloud-cls/mod.rs"]
 mod tencent_cloud_cls;
+#[path = "udp-logger/mod.rs"]
 mod udp_logger;
-
-use clickhouse_logger::CLICKHOUSE_LOGGER;
-use data_mask::DATA_MASK;
-use elasticsearch_logger::ELASTICSEARCH_LOGGER;
-use error_log_logger::ERROR_LOG_LOGGER;
-use file_logger::FILE_LOGGER;
-use google_cloud_logging::GOOGLE_CLOUD_LOGGING;
-use http_logger::HTTP_LOGGER;
-use influxdb_logger::INFLUXDB_LOGGER;
-use kafka::KAFKA_LOGGER;
-use lago::LAGO;
-use log_rotate::LOG_ROTATE;
-use loggly::LOGGLY;
-use loki_logger::LOKI_LOGGER;
-use otlp_logger::OTLP_LOGGER;
-use rocketmq::ROCKETMQ_LOGGER;
-use skywalking_logger::SKYWALKING_LOGGER;
-use sls_logger::SLS_LOGGER;
-use splunk_hec_logging::SPLUNK_HEC_LOGGING;
-use syslog::SYSLOG;
-use tcp_logger::TCP_LOGGER;
-use tencent_cloud_cls::TENCENT_CLOUD_CLS;
-use udp_logger::UDP_LOGGER;
 
 use sigma_plugin::{Configuration, Descriptor, Phase, PhaseSet};
 use sigma_plugin_kit::{batch, log_entry};
@@ -82,26 +76,26 @@ mod testing;
 
 /// The plugins of this group, in the order of their names.
 pub static ROSTER: &[&Descriptor] = &[
-    &CLICKHOUSE_LOGGER,
-    &DATA_MASK,
-    &ELASTICSEARCH_LOGGER,
-    &ERROR_LOG_LOGGER,
-    &FILE_LOGGER,
-    &GOOGLE_CLOUD_LOGGING,
-    &HTTP_LOGGER,
-    &INFLUXDB_LOGGER,
-    &KAFKA_LOGGER,
-    &LAGO,
-    &LOG_ROTATE,
-    &LOGGLY,
-    &LOKI_LOGGER,
-    &OTLP_LOGGER,
-    &ROCKETMQ_LOGGER,
-    &SKYWALKING_LOGGER,
-    &SLS_LOGGER,
-    &SPLUNK_HEC_LOGGING,
-    &SYSLOG,
-    &TCP_LOGGER,
-    &TENCENT_CLOUD_CLS,
-    &UDP_LOGGER,
+    &clickhouse_logger::CLICKHOUSE_LOGGER,
+    &data_mask::DATA_MASK,
+    &elasticsearch_logger::ELASTICSEARCH_LOGGER,
+    &error_log_logger::ERROR_LOG_LOGGER,
+    &file_logger::FILE_LOGGER,
+    &google_cloud_logging::GOOGLE_CLOUD_LOGGING,
+    &http_logger::HTTP_LOGGER,
+    &influxdb_logger::INFLUXDB_LOGGER,
+    &kafka_logger::KAFKA_LOGGER,
+    &lago::LAGO,
+    &log_rotate::LOG_ROTATE,
+    &loggly::LOGGLY,
+    &loki_logger::LOKI_LOGGER,
+    &otlp_logger::OTLP_LOGGER,
+    &rocketmq_logger::ROCKETMQ_LOGGER,
+    &skywalking_logger::SKYWALKING_LOGGER,
+    &sls_logger::SLS_LOGGER,
+    &splunk_hec_logging::SPLUNK_HEC_LOGGING,
+    &syslog::SYSLOG,
+    &tcp_logger::TCP_LOGGER,
+    &tencent_cloud_cls::TENCENT_CLOUD_CLS,
+    &udp_logger::UDP_LOGGER,
 ];

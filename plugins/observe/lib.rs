@@ -1,14 +1,23 @@
 //! Plugins that make metrics and traces.
 
-mod metrics;
-mod trace;
+mod datadog;
+#[path = "node-status/mod.rs"]
+mod node_status;
+mod opentelemetry;
+mod prometheus;
+#[path = "server-info/mod.rs"]
+mod server_info;
+mod shared;
+mod skywalking;
+mod statsd;
+mod zipkin;
 
 use sigma_plugin::Descriptor;
 
 /// Functions of the targets in `fuzz/`.
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing {
-    pub use crate::trace::fuzzing::trace_headers;
+    pub use crate::shared::fuzzing::trace_headers;
 }
 
 #[cfg(test)]
@@ -17,12 +26,12 @@ mod testing;
 
 /// The plugins of this group, in the order of their names.
 pub static ROSTER: &[&Descriptor] = &[
-    &metrics::DATADOG,
-    &metrics::NODE_STATUS,
-    &trace::OPENTELEMETRY,
-    &metrics::PROMETHEUS,
-    &metrics::SERVER_INFO,
-    &trace::SKYWALKING,
-    &metrics::STATSD,
-    &trace::ZIPKIN,
+    &datadog::DATADOG,
+    &node_status::NODE_STATUS,
+    &opentelemetry::OPENTELEMETRY,
+    &prometheus::PROMETHEUS,
+    &server_info::SERVER_INFO,
+    &skywalking::SKYWALKING,
+    &statsd::STATSD,
+    &zipkin::ZIPKIN,
 ];

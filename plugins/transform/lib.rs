@@ -1,32 +1,43 @@
 //! Plugins that change requests and responses, or respond from files.
 
-mod arguments;
+#[path = "body-transformer/mod.rs"]
 mod body_transformer;
 mod brotli;
 mod decompress;
 mod degraphql;
 mod echo;
-mod encoder;
+#[path = "error-page/mod.rs"]
 mod error_page;
+#[path = "forward-client-cert/mod.rs"]
 mod forward_client_cert;
+#[path = "forwarded-fields/mod.rs"]
 mod forwarded_fields;
+#[path = "grpc-transcode/mod.rs"]
 mod grpc_transcode;
+#[path = "grpc-web/mod.rs"]
 mod grpc_web;
 mod gzip;
-mod locations;
+#[path = "proxy-rewrite/mod.rs"]
 mod proxy_rewrite;
+#[path = "public-api/mod.rs"]
 mod public_api;
-mod query_rules;
+#[path = "real-ip/mod.rs"]
 mod real_ip;
 mod redirect;
+#[path = "request-id/mod.rs"]
 mod request_id;
 mod respond;
+#[path = "response-rewrite/mod.rs"]
 mod response_rewrite;
+#[path = "response-shaping/mod.rs"]
 mod response_shaping;
+#[path = "security-headers/mod.rs"]
 mod security_headers;
+mod shared;
+#[path = "static-files/mod.rs"]
 mod static_files;
+#[path = "traffic-label/mod.rs"]
 mod traffic_label;
-mod whole_body;
 mod zstd;
 
 /// Functions of the targets in `fuzz/`.
@@ -39,10 +50,10 @@ pub mod fuzzing {
 use sigma_plugin::Descriptor;
 
 #[cfg(test)]
-mod coding_tests;
-#[cfg(test)]
 #[path = "../testing.rs"]
 mod testing;
+#[cfg(test)]
+mod tests;
 
 /// The plugins of this group, in the order of their names.
 pub static ROSTER: &[&Descriptor] = &[

@@ -14,7 +14,7 @@ use sigma_schema::Problem;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Flow, FlowPlugin, Session};
 use sigma_schema::plugins::PluginScope;
 
-use super::rfc5424;
+use crate::shared::rfc5424;
 use sigma_plugin_kit::batch::{self, BatchSettings, Batches, Destination, Limits, Processor, Sending};
 use sigma_plugin_kit::log_entry::{EntryConfig, Logger, Sink};
 use sigma_plugin_kit::log_format::{Bodies, LogFormat};

@@ -23,8 +23,8 @@ use sigma_plugin::{
 use sigma_schema::described::schema_of;
 use sigma_schema::expr::{VarName, VarValue, Variables};
 
-use super::inquiry::{self, Cache, Inquiry, Memory, Outcome, bytes_of};
-use super::user_digest::UserDigest;
+use crate::shared::inquiry::{self, Cache, Inquiry, Memory, Outcome, bytes_of};
+use crate::shared::user_digest::UserDigest;
 use documents::Documents;
 use sigma_plugin_kit::decision_service::DecisionService;
 use sigma_plugin_kit::decisions::{Bound, KeyOf};

@@ -9,8 +9,8 @@ use sigma_plugin::context::{RouteFacts, RouteResources};
 use sigma_plugin::outbound::{Call, CallError, Calling, Outbound, ServiceResponse};
 use sigma_plugin::{Build, Env, Reply, Resource};
 
-use super::super::inquiry::{Outcome, told_by};
 use super::Opa;
+use crate::shared::inquiry::{Outcome, told_by};
 use crate::testing::{Case, entry, refusal, summary, warned};
 
 /// An agent with a fixed response, which keeps its inputs.

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::json;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 
-use super::refusal::{self, Refusal};
+use crate::shared::refusal::{self, Refusal};
 use decision::{Decision, Force, Ruling};
 use rule::{Facts, Permission, Principal, Rule, either};
 use sigma_plugin_kit::log_throttle::LogThrottle;

@@ -11,7 +11,7 @@ use sigma_plugin::outbound::{Call, GATEWAY};
 use sigma_schema::expr::{VarName, VarValue, Variables};
 use sigma_schema::template::Template;
 
-use super::may_be_set;
+use crate::shared::subrequest::may_be_set;
 use sigma_plugin_kit::body_template as text;
 use sigma_plugin_kit::sigv4::encoded;
 

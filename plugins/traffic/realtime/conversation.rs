@@ -11,8 +11,8 @@ use sigma_net::Deadline;
 use sigma_plugin::Takeover;
 use sigma_plugin::outbound::{CallError, Calling, ServiceResponse};
 
-use super::room::{Next, Seat};
 use super::service::Caller;
+use crate::shared::room::{Next, Seat};
 use sigma_plugin_kit::log_throttle::LogThrottle;
 use sigma_plugin_kit::websocket::{Heard, Socket};
 

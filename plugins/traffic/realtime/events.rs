@@ -7,7 +7,7 @@ use sigma_http::Chunk;
 use sigma_net::Deadline;
 use sigma_plugin::BodySource;
 
-use super::room::{Next, Seat};
+use crate::shared::room::{Next, Seat};
 
 /// A line that readers of events pass over: it shows both sides that the other one is there.
 const COMMENT: &[u8] = b":\n\n";

@@ -3,10 +3,6 @@
 
 mod conversation;
 mod events;
-mod hub;
-mod publish;
-mod push;
-mod room;
 mod service;
 
 use std::sync::Arc;
@@ -25,11 +21,10 @@ use sigma_schema::Problem;
 use sigma_schema::described::schema_of;
 use sigma_schema::plugins::PluginScope;
 
+use crate::shared::hub::Hub;
+use crate::shared::room::{Bounds, Medium, Seat, Share};
 use conversation::{Conversation, Endings};
 use events::Events;
-use hub::Hub;
-pub(crate) use publish::REALTIME_PUBLISH;
-use room::{Bounds, Medium, Seat, Share};
 use service::{Caller, is_for_gateway, is_held};
 use sigma_plugin_kit::log_throttle::LogThrottle;
 use sigma_plugin_kit::service::{self as services, Keepalive};

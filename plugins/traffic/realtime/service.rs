@@ -9,7 +9,7 @@ use sigma_plugin::outbound::{Call, Calling, Outbound, ServiceResponse};
 use sigma_plugin::{Context, Env};
 
 use super::Config;
-use super::room::Seat;
+use crate::shared::room::Seat;
 use sigma_plugin_kit::log_throttle::LogThrottle;
 
 /// Most bytes of a channel's name.

@@ -181,11 +181,11 @@ fn steps(folder: &str, files: &[&Source]) -> Vec<BTreeSet<usize>> {
     steps
 }
 
-/// The module that a file is.
+/// The module that a file is. The folder of a plugin has the plugin's name, and its module has `_` instead of `-`.
 fn place(path: &str) -> Path {
     let path = path.strip_suffix(".rs").unwrap_or(path);
     let parts = path.split('/').filter(|part| !matches!(*part, "mod" | "lib" | "main"));
-    parts.map(str::to_owned).collect()
+    parts.map(|part| part.replace('-', "_")).collect()
 }
 
 /// The paths within the crate that `code` of the module `own` names.

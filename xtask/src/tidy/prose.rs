@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn folders_are_crates_groups_and_folders_at_the_top() {
         assert_eq!(folder("crates/sigma-http/src/head.rs"), "crates/sigma-http");
-        assert_eq!(folder("plugins/auth/key_auth.rs"), "plugins/auth");
+        assert_eq!(folder("plugins/auth/key-auth/mod.rs"), "plugins/auth");
         assert_eq!(folder("docs/plugins/cors.md"), "docs");
         assert_eq!(folder("README.md"), "documents at the top");
     }

@@ -58,7 +58,7 @@ const SLEEPERS: &[(&str, &str)] = &[
         "the test is about a time to live, which passes without an event",
     ),
     (
-        "plugins/traffic/limit/count/tests/installed.rs",
+        "plugins/traffic/limit-count/tests/installed.rs",
         "a Redis that is back raises no event: it is polled for",
     ),
     ("crates/sigma-plugin-kit/src/redis/tests.rs", "a Redis that is back raises no event: it is polled for"),

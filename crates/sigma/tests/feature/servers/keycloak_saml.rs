@@ -7,8 +7,8 @@ use super::keycloak::{Keycloak, port};
 use super::{Cookies, ask};
 use crate::SIGMA;
 
-const KEY: &str = include_str!("../../../../../plugins/auth/saml/tests/fixtures/sp.key");
-const CERTIFICATE: &str = include_str!("../../../../../plugins/auth/saml/tests/fixtures/sp.pem");
+const KEY: &str = include_str!("../../../../../plugins/auth/saml-auth/tests/fixtures/sp.key");
+const CERTIFICATE: &str = include_str!("../../../../../plugins/auth/saml-auth/tests/fixtures/sp.pem");
 
 /// A host, and its client at Keycloak.
 struct Service {

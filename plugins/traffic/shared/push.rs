@@ -1,0 +1,28 @@
+//! Pushed items, and their receivers.
+
+use std::sync::Arc;
+
+use sigma_http::websocket::messages::Kind;
+
+/// Whom an item is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Target {
+    Connection(Box<str>),
+    Channel(Box<str>),
+}
+
+/// An item for a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Pushed {
+    Message(Kind, Arc<[u8]>),
+    /// Its end, with a code and a reason.
+    End(u16, Box<str>),
+}
+
+/// One push, in the forms of all media.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Item {
+    pub(crate) target: Target,
+    pub(crate) websocket: Option<Pushed>,
+    pub(crate) events: Option<Pushed>,
+}
