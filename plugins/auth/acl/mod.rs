@@ -17,35 +17,11 @@ use sigma_plugin_kit::log_throttle::LogThrottle;
 pub(crate) static ACL: Descriptor = Descriptor {
     name: "acl",
     priority: 2410,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access]),
     build: |build| Ok(std::sync::Arc::new(Acl::new(build)?)),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-consumers:
-  - { username: jack, labels: { team: "infra,platform" }, plugins: { key-auth: { key: jacks-key } } }
-  - { username: jill, labels: { team: sales }, plugins: { key-auth: { key: jills-key } } }
-routes:
-  - uri: /*
-    plugins:
-      key-auth: {}
-      acl: { allow_labels: { team: [platform, web] } }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i -H 'apikey: jills-key' http://127.0.0.1:9080/orders
-HTTP/1.1 403 Forbidden
-…
-{"message":"The consumer is forbidden."}
-$ curl -i -H 'apikey: jacks-key' http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-```
-"#;
 
 /// Allows or denies requests by labels of the consumer, or by claims of a verified token.
 ///

@@ -12,29 +12,11 @@ use sigma_plugin_kit::fields::{frames, is_name};
 pub(crate) static ATTACH_CONSUMER_LABEL: Descriptor = Descriptor {
     name: "attach-consumer-label",
     priority: 2399,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::BeforeProxy]),
     owned_fields: Some(|conf| members(conf, "headers").map(OwnedField::sole).collect()),
     ..Descriptor::itself::<AttachConsumerLabel>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-consumers:
-  - { username: jack, labels: { department: sales }, plugins: { key-auth: { key: jacks-key } } }
-routes:
-  - uri: /*
-    plugins:
-      key-auth: {}
-      attach-consumer-label: { headers: { X-Department: $department } }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -s -H 'apikey: jacks-key' -H 'X-Department: board' http://127.0.0.1:9080/orders | grep x-department
-    "x-department": "sales"
-```
-"#;
 
 /// Sends labels of the consumer to nodes, as header fields.
 ///

@@ -24,7 +24,7 @@ use sigma_plugin_kit::fields::is_name;
 pub(crate) static AUTHZ_CASBIN: Descriptor = Descriptor {
     name: "authz-casbin",
     priority: 2560,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     identifies: true,
     phases: PhaseSet::of(&[Phase::Rewrite]),
     metadata_schema: Some(schema_of::<Metadata>),
@@ -36,42 +36,6 @@ pub(crate) static AUTHZ_CASBIN: Descriptor = Descriptor {
     ],
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      authz-casbin:
-        username: X-User
-        model: |
-          [request_definition]
-          r = sub, obj, act
-          [policy_definition]
-          p = sub, obj, act
-          [role_definition]
-          g = _, _
-          [policy_effect]
-          e = some(where (p.eft == allow))
-          [matchers]
-          m = (g(r.sub, p.sub) || keyMatch(r.sub, p.sub)) && keyMatch(r.obj, p.obj) && keyMatch(r.act, p.act)
-        policy: |
-          p, *, /public/*, GET
-          p, admin, *, *
-          g, alice, admin
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 403 Forbidden
-…
-{"message":"Access Denied"}
-$ curl -i -H 'X-User: alice' http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-```
-"#;
 
 /// Authorizes requests by a Casbin policy: by user, path and method.
 ///

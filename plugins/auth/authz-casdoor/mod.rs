@@ -31,7 +31,7 @@ const NAME: &str = "authz-casdoor";
 pub(crate) static AUTHZ_CASDOOR: Descriptor = Descriptor {
     name: NAME,
     priority: 2559,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     identifies: true,
     names_persons: false,
     credentials: Some(|_| vec![Credential::argument("code")]),
@@ -42,36 +42,6 @@ pub(crate) static AUTHZ_CASDOOR: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(AuthzCasdoor::new(build)?)),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"Here Casdoor is a route of the gateway itself, which gives a token for any code.
-
-```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /api/login/oauth/access_token
-    plugins:
-      mocking: { content_type: application/json, response_example: '{"access_token":"heron","expires_in":3600}' }
-  - uri: /*
-    plugins:
-      authz-casdoor:
-        endpoint_addr: http://127.0.0.1:9080
-        callback_url: http://127.0.0.1:9080/callback
-        client_id: shop
-        client_secret: secret-of-the-shop
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ location=$(curl -s -c jar -o /dev/null -w '%{redirect_url}' http://127.0.0.1:9080/orders)
-$ echo $location
-http://127.0.0.1:9080/login/oauth/authorize?response_type=code&scope=read&state=…&client_id=shop&redirect_uri=http%3A%2F%2F127.0.0.1%3A9080%2Fcallback
-$ state=$(echo $location | sed 's/.*state=\([0-9]*\).*/\1/')
-$ curl -s -b jar -c jar -o /dev/null -w '%{http_code} %{redirect_url}\n' "http://127.0.0.1:9080/callback?code=c&state=$state"
-302 http://127.0.0.1:9080/orders
-$ curl -s -b jar -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/orders
-200
-```
-"#;
 
 /// The name of Casdoor among the plugin's upstreams.
 const CASDOOR: &str = "casdoor";

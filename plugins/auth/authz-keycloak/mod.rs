@@ -32,7 +32,7 @@ use sigma_plugin_kit::log_throttle::LogThrottle;
 pub(crate) static AUTHZ_KEYCLOAK: Descriptor = Descriptor {
     name: "authz-keycloak",
     priority: 2000,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     identifies: true,
     phases: PhaseSet::of(&[Phase::Access]),
     guards: true,
@@ -41,40 +41,6 @@ pub(crate) static AUTHZ_KEYCLOAK: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(AuthzKeycloak::new(build)?)),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"Here Keycloak is a route of the gateway itself, which grants everything to one token.
-
-```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /realms/shop/token
-    plugins:
-      fault-injection:
-        abort:
-          http_status: 403
-          body: '{"error":"access_denied","error_description":"not_authorized"}'
-          vars: [[["http_authorization", "~=", "Bearer heron"]]]
-      mocking: { content_type: application/json, response_example: '{"result":true}' }
-  - uri: /*
-    plugins:
-      authz-keycloak:
-        client_id: shop
-        token_endpoint: http://127.0.0.1:9080/realms/shop/token
-        permissions: ["orders#view"]
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 401 Unauthorized
-…
-{"message":"Missing JWT token in request"}
-$ curl -s -o /dev/null -w '%{http_code}\n' -H 'Authorization: Bearer crow' http://127.0.0.1:9080/orders
-403
-$ curl -s -o /dev/null -w '%{http_code}\n' -H 'Authorization: Bearer heron' http://127.0.0.1:9080/orders
-200
-```
-"#;
 
 struct AuthzKeycloak(Arc<Party>);
 

@@ -28,7 +28,7 @@ use crate::shared::policy::{AuthPolicy, Cause, Refusal, Scheme, authorization, s
 pub(crate) static BASIC_AUTH: Descriptor = Descriptor {
     name: "basic-auth",
     priority: 2520,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Rewrite]),
     auth: Some(Auth::of::<Consumer>("username")),
     owned_fields: Some(|conf| texts(conf, "user_field").map(OwnedField::sole).collect()),
@@ -36,30 +36,6 @@ pub(crate) static BASIC_AUTH: Descriptor = Descriptor {
     files: &[FileMember { name: "auth_file", access: FileAccess::ReadFile }],
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-consumers:
-  - { username: jack, plugins: { basic-auth: { username: jack, password: jacks-password } } }
-routes:
-  - uri: /*
-    plugins:
-      basic-auth: { hide_credentials: true }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 401 Unauthorized
-WWW-Authenticate: Basic realm="basic"
-…
-{"message":"Missing authorization in request"}
-$ curl -u jack:jacks-password http://127.0.0.1:9080/orders
-…
-    "x-consumer-username": "jack",
-…
-```
-"#;
 
 /// Authenticates consumers by name and password: HTTP Basic authentication.
 ///

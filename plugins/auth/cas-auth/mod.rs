@@ -39,7 +39,7 @@ const NAME: &str = "cas-auth";
 pub(crate) static CAS_AUTH: Descriptor = Descriptor {
     name: NAME,
     priority: 2597,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     identifies: true,
     credentials: Some(|_| vec![Credential::argument("ticket")]),
     phases: PhaseSet::of(&[Phase::Access]),
@@ -50,42 +50,6 @@ pub(crate) static CAS_AUTH: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(CasAuth::new(build)?)),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"Here the CAS server is a route of the gateway itself, which takes any ticket.
-
-```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /cas/serviceValidate
-    plugins:
-      mocking:
-        content_type: application/xml
-        response_example: >-
-          <cas:serviceResponse xmlns:cas='http://www.yale.edu/tp/cas'><cas:authenticationSuccess>
-          <cas:user>jack</cas:user></cas:authenticationSuccess></cas:serviceResponse>
-  - uri: /*
-    plugins:
-      cas-auth:
-        idp_uri: http://127.0.0.1:9080/cas
-        cas_callback_uri: http://127.0.0.1:9080/callback
-        logout_uri: /logout
-        cookie: { secret: a-secret-of-at-least-32-characters, secure: false }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -s -c jar -o /dev/null -w '%{http_code} %{redirect_url}\n' 'http://127.0.0.1:9080/orders?page=2'
-302 http://127.0.0.1:9080/cas/login?service=http%3A%2F%2F127.0.0.1%3A9080%2Fcallback
-$ curl -s -b jar -c jar -o /dev/null -w '%{http_code} %{redirect_url}\n' 'http://127.0.0.1:9080/callback?ticket=ST-1'
-302 http://127.0.0.1:9080/orders?page=2
-$ curl -s -b jar -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/orders
-200
-$ curl -s -b jar -o /dev/null -w '%{http_code} %{redirect_url}\n' http://127.0.0.1:9080/logout
-302 http://127.0.0.1:9080/cas/logout
-$ curl -s -b jar -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/orders
-302
-```
-"#;
 
 /// The cookie with the way back of a browser that is logging in.
 const WAY_BACK: &str = "CAS_REQUEST_URI";

@@ -12,35 +12,11 @@ use sigma_schema::Problem;
 pub(crate) static CONSUMER_RESTRICTION: Descriptor = Descriptor {
     name: "consumer-restriction",
     priority: 2400,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access]),
     warnings: Some(|_, conf| idle_methods(conf)),
     ..Descriptor::itself::<ConsumerRestriction>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-consumers:
-  - { username: jack, plugins: { key-auth: { key: jacks-key } } }
-  - { username: jill, plugins: { key-auth: { key: jills-key } } }
-routes:
-  - uri: /*
-    plugins:
-      key-auth: {}
-      consumer-restriction: { whitelist: [jill] }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i -H 'apikey: jacks-key' http://127.0.0.1:9080/orders
-HTTP/1.1 403 Forbidden
-…
-{"message":"The consumer_name is forbidden."}
-$ curl -i -H 'apikey: jills-key' http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-```
-"#;
 
 /// Allows or denies requests by consumer, consumer group, route or service, and optionally by method.
 ///

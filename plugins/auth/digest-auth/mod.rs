@@ -34,34 +34,13 @@ use sigma_plugin_kit::clock::process_ms;
 pub(crate) static DIGEST_AUTH: Descriptor = Descriptor {
     name: "digest-auth",
     priority: 2525,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Rewrite]),
     auth: Some(Auth::of::<Consumer>("username")),
     warnings: Some(|_, conf| warnings(conf)),
     build: |build| Ok(Arc::new(DigestAuth::new(build)?)),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-consumers:
-  - { username: jack, plugins: { digest-auth: { username: jack, password: jacks-password } } }
-routes:
-  - uri: /*
-    plugins:
-      digest-auth: { realm: orders }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -s --digest -u jack:jacks-password http://127.0.0.1:9080/orders
-…
-    "x-consumer-username": "jack",
-…
-$ curl -s --digest -u jack:other http://127.0.0.1:9080/orders
-{"message":"Invalid user authorization"}
-```
-"#;
 
 /// Authenticates consumers by HTTP Digest authentication (RFC 7616): the client sends a digest of name and password.
 ///

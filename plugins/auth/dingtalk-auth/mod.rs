@@ -24,7 +24,7 @@ use sigma_plugin_kit::decisions::{self, Key};
 pub(crate) static DINGTALK_AUTH: Descriptor = Descriptor {
     name: "dingtalk-auth",
     priority: 2430,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     identifies: true,
     credentials: Some(credentials),
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter]),
@@ -40,37 +40,6 @@ pub(crate) static DINGTALK_AUTH: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(DingtalkAuth::new(build)?)),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"Here DingTalk is two routes of the gateway itself, which know one user.
-
-```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /token
-    plugins: { mocking: { content_type: application/json, response_example: '{"accessToken":"heron","expireIn":7200}' } }
-  - uri: /user
-    plugins: { mocking: { content_type: application/json, response_example: '{"errcode":0,"result":{"name":"Jack"}}' } }
-  - uri: /*
-    plugins:
-      dingtalk-auth:
-        app_key: shop
-        app_secret: secret-of-the-shop
-        secret: key-of-the-sessions
-        redirect_uri: https://shop.example/login
-        access_token_url: http://127.0.0.1:9080/token
-        userinfo_url: http://127.0.0.1:9080/user
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -s -o /dev/null -w '%{http_code} %{redirect_url}\n' http://127.0.0.1:9080/orders
-302 https://shop.example/login
-$ curl -s -c jar 'http://127.0.0.1:9080/orders?code=abc' | jq -r '.headers["x-userinfo"] | @base64d'
-{"name":"Jack"}
-$ curl -s -b jar http://127.0.0.1:9080/orders | jq -r '.headers["x-userinfo"] | @base64d'
-{"name":"Jack"}
-```
-"#;
 
 /// Seconds for which the application's token is used; it lives for 7200.
 const TOKEN_S: u64 = 7000;

@@ -22,7 +22,7 @@ use crate::shared::session_cookie::with_cookies;
 pub(crate) static FEISHU_AUTH: Descriptor = Descriptor {
     name: "feishu-auth",
     priority: 2420,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     identifies: true,
     credentials: Some(credentials),
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter]),
@@ -38,38 +38,6 @@ pub(crate) static FEISHU_AUTH: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(FeishuAuth::new(build)?)),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"Here Feishu is two routes of the gateway itself, which know one user.
-
-```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /token
-    plugins: { mocking: { content_type: application/json, response_example: '{"access_token":"heron","expires_in":7200}' } }
-  - uri: /user
-    plugins: { mocking: { content_type: application/json, response_example: '{"code":0,"data":{"name":"Jack"}}' } }
-  - uri: /*
-    plugins:
-      feishu-auth:
-        app_id: shop
-        app_secret: secret-of-the-shop
-        secret: key-of-the-sessions
-        redirect_uri: https://shop.example/login
-        auth_redirect_uri: https://shop.example/callback
-        access_token_url: http://127.0.0.1:9080/token
-        userinfo_url: http://127.0.0.1:9080/user
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -s -o /dev/null -w '%{http_code} %{redirect_url}\n' http://127.0.0.1:9080/orders
-302 https://shop.example/login
-$ curl -s -c jar 'http://127.0.0.1:9080/orders?code=abc' | jq -r '.headers["x-userinfo"] | @base64d'
-{"name":"Jack"}
-$ curl -s -b jar http://127.0.0.1:9080/orders | jq -r '.headers["x-userinfo"] | @base64d'
-{"name":"Jack"}
-```
-"#;
 
 /// Logs users in with a Feishu (Lark) code, and stores the session in an encrypted cookie.
 ///

@@ -30,7 +30,7 @@ use sigma_plugin_kit::key_pair::{PairAlgorithm, PublicKey, Verifier};
 pub(crate) static HMAC_AUTH: Descriptor = Descriptor {
     name: "hmac-auth",
     priority: 2530,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     credentials: Some(|_| vec![Credential::field("Signature")]),
     phases: PhaseSet::of(&[Phase::Rewrite]),
     auth: Some(Auth {
@@ -41,45 +41,6 @@ pub(crate) static HMAC_AUTH: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(HmacAuth::new(build)?)),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"First a signature in `Authorization`, then one of RFC 9421: the signed text has a line for each component, and at
-the end the value of `Signature-Input`.
-
-```yaml
-listeners: ["127.0.0.1:9080"]
-consumers:
-  - { username: jack, plugins: { hmac-auth: { key_id: jacks-id, secret_key: jacks-secret } } }
-routes:
-  - uri: /*
-    plugins:
-      hmac-auth: { signed_headers: [date, "@request-target"], message_signatures: { accept_authorization: true } }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ date=$(LC_ALL=C date -u '+%a, %d %b %Y %T GMT')
-$ signature=$(printf 'jacks-id\nGET /orders\ndate: %s\n' "$date" |
-    openssl dgst -sha256 -hmac jacks-secret -binary | base64)
-$ parameters='keyId="jacks-id",algorithm="hmac-sha256",headers="@request-target date"'
-$ curl -i http://127.0.0.1:9080/orders -H "Date: $date" \
-    -H "Authorization: Signature $parameters,signature=\"$signature\""
-HTTP/1.1 200 OK
-…
-    "x-consumer-username": "jack",
-…
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 401 Unauthorized
-WWW-Authenticate: hmac realm="hmac"
-…
-$ input="(\"@method\" \"@authority\" \"@path\" \"@query\");created=$(date +%s);keyid=\"jacks-id\""
-$ signature=$(printf '"@method": GET\n"@authority": 127.0.0.1:9080\n"@path": /orders\n"@query": ?\n"@signature-params": %s' "$input" |
-    openssl dgst -sha256 -hmac jacks-secret -binary | base64)
-$ curl http://127.0.0.1:9080/orders -H "Signature-Input: sig1=$input" -H "Signature: sig1=:$signature:"
-…
-    "x-consumer-username": "jack",
-…
-```
-"#;
 
 /// Authenticates consumers by a signature over parts of the request (HMAC, RFC 9421).
 ///

@@ -24,7 +24,7 @@ use sigma_plugin_kit::fields::{frames, is_name};
 pub(crate) static JWE_DECRYPT: Descriptor = Descriptor {
     name: "jwe-decrypt",
     priority: 2509,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     credentials: Some(|conf| {
         let names = texts(conf, "header").chain(texts(conf, "forward_header"));
         names.map(Credential::field).collect()
@@ -37,30 +37,6 @@ pub(crate) static JWE_DECRYPT: Descriptor = Descriptor {
     owned_fields: Some(owned_fields),
     ..Descriptor::itself::<JweDecrypt>()
 };
-
-const EXAMPLE: &str = r#"The token is made from the secret, the text `hello` and the header `{"alg":"dir","kid":"jack","enc":"A256GCM"}`.
-
-```yaml
-listeners: ["127.0.0.1:9080"]
-consumers:
-  - username: jack
-    plugins: { jwe-decrypt: { key: jack, secret: "-secret-length-must-be-32-chars-" } }
-routes:
-  - uri: /*
-    plugins:
-      jwe-decrypt: { header: X-Token, forward_header: X-Plain }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl http://127.0.0.1:9080/
-{"message":"missing JWE token in request"}
-$ curl http://127.0.0.1:9080/ -H 'X-Token: a.b.c'
-{"message":"JWE token invalid"}
-$ curl -s http://127.0.0.1:9080/ -H 'X-Token: eyJhbGciOiJkaXIiLCJraWQiOiJqYWNrIiwiZW5jIjoiQTI1NkdDTSJ9..nCp-QUuy1esMyula.eM-DUKo.oEqwLhA5Kc7StlKjpE-TIg' | grep x-plain
-    "x-plain": "hello",
-```
-"#;
 
 /// Decrypts an encrypted token (JWE) with the secret of a consumer, for the node.
 ///

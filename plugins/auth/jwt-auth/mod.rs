@@ -32,7 +32,7 @@ use crate::shared::tokens::{Claim, Lookup, Token, after_bearer, is_for};
 pub(crate) static JWT_AUTH: Descriptor = Descriptor {
     name: "jwt-auth",
     priority: 2510,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     credentials: Some(|conf| {
         let fields = texts(conf, "header").map(Credential::field);
         fields.chain(texts(conf, "query").map(Credential::argument)).collect()
@@ -47,35 +47,6 @@ pub(crate) static JWT_AUTH: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(JwtAuth::new(build)?)),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-consumers:
-  - username: jack
-    plugins: { jwt-auth: { key: jacks-key, secret: a-secret-of-at-least-32-characters } }
-routes:
-  - uri: /*
-    plugins:
-      jwt-auth: {}
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ encoded() { base64 -w0 | tr '+/' '-_' | tr -d '='; }
-$ claims=$(echo '{"alg":"HS256"}' | encoded).$(echo '{"key":"jacks-key"}' | encoded)
-$ signature=$(printf %s "$claims" |
-    openssl dgst -sha256 -hmac a-secret-of-at-least-32-characters -binary | encoded)
-$ curl -H "Authorization: Bearer $claims.$signature" http://127.0.0.1:9080/orders
-…
-    "x-consumer-username": "jack",
-…
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 401 Unauthorized
-WWW-Authenticate: Bearer realm="jwt"
-…
-{"message":"Missing JWT token in request"}
-```
-"#;
 
 /// Authenticates consumers by a signed JSON Web Token (JWT).
 ///

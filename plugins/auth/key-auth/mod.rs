@@ -21,37 +21,13 @@ use crate::shared::policy::{
 pub(crate) static KEY_AUTH: Descriptor = Descriptor {
     name: "key-auth",
     priority: 2500,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     credentials: Some(credentials),
     phases: PhaseSet::of(&[Phase::Rewrite]),
     auth: Some(Auth::of::<Consumer>("key")),
     warnings: Some(warnings),
     ..Descriptor::itself::<KeyAuth>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-consumers:
-  - { username: jack, plugins: { key-auth: { key: jacks-key } } }
-routes:
-  - uri: /*
-    plugins:
-      key-auth: { hide_credentials: true }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 401 Unauthorized
-WWW-Authenticate: apikey realm="key"
-…
-{"message":"Missing API key in request"}
-$ curl -H 'apikey: jacks-key' http://127.0.0.1:9080/orders
-…
-    "x-consumer-username": "jack",
-…
-```
-"#;
 
 /// Authenticates consumers by an API key in a header or in the query.
 ///

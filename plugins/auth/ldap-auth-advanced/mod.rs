@@ -29,7 +29,7 @@ const NAME: &str = "ldap-auth-advanced";
 pub(crate) static LDAP_AUTH_ADVANCED: Descriptor = Descriptor {
     name: NAME,
     priority: 2541,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Rewrite]),
     auth: Some(Auth::of::<Consumer>("user_dn")),
     warnings: Some(|_, conf| warnings(conf)),
@@ -37,34 +37,6 @@ pub(crate) static LDAP_AUTH_ADVANCED: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(LdapAuthAdvanced::new(build)?)),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"With a directory at 127.0.0.1:9002, users below `dc=test` pass with their mail address and password. Without
-one nobody passes.
-
-```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      ldap-auth-advanced:
-        ldap_uri: "127.0.0.1:9002"
-        base_dn: "dc=test"
-        attribute: mail
-        header_type: basic
-        consumer_required: false
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 401 Unauthorized
-WWW-Authenticate: Basic realm="ldap"
-…
-{"message":"Authorization required"}
-$ curl -s -o /dev/null -w '%{http_code}\n' -u jack@test:jacks-password http://127.0.0.1:9080/orders
-500
-```
-"#;
 
 /// A name, or an OID: a number has no leading zero, and an OID two numbers at least (RFC 4512 §1.4). Options follow.
 const ATTRIBUTE: &str = r"^([A-Za-z][A-Za-z0-9-]*|(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*))+)(;[A-Za-z0-9-]+)*$";

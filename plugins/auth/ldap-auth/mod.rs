@@ -25,38 +25,13 @@ use sigma_plugin_kit::log_throttle::LogThrottle;
 pub(crate) static LDAP_AUTH: Descriptor = Descriptor {
     name: "ldap-auth",
     priority: 2540,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Rewrite]),
     auth: Some(Auth::of::<Consumer>("user_dn")),
     warnings: Some(|_, conf| warnings(conf)),
     build: |build| Ok(Arc::new(LdapAuth::new(build)?)),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"With a directory at 127.0.0.1:9002 that has `cn=jack,ou=people,dc=test`, jack passes with his password
-there. Without one all requests are refused.
-
-```yaml
-listeners: ["127.0.0.1:9080"]
-consumers:
-  - { username: jack, plugins: { ldap-auth: { user_dn: "cn=jack,ou=people,dc=test" } } }
-routes:
-  - uri: /*
-    plugins:
-      ldap-auth: { ldap_uri: "127.0.0.1:9002", base_dn: "ou=people,dc=test" }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 401 Unauthorized
-WWW-Authenticate: Basic realm="ldap"
-…
-{"message":"Missing authorization in request"}
-$ curl -u jack:jacks-password http://127.0.0.1:9080/orders
-{"message":"Invalid user authorization"}
-```
-"#;
 
 /// Authenticates consumers by name and password at an LDAP directory.
 ///

@@ -33,7 +33,7 @@ use sigma_plugin_kit::tallies::{Counted, Event, counted};
 pub(crate) static LOGIN_GUARD: Descriptor = Descriptor {
     name: "login-guard",
     priority: 2910,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter]),
     guards: true,
     variables: &[
@@ -43,31 +43,6 @@ pub(crate) static LOGIN_GUARD: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(LoginGuard::new(build)?)),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-consumers:
-  - { username: jack, plugins: { basic-auth: { username: jack, password: jacks-password } } }
-routes:
-  - uri: /*
-    plugins:
-      login-guard: { max_failures: 2, rejected_msg: "Too many failed logins" }
-      basic-auth: {}
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -s -o /dev/null -w '%{http_code}\n' -u jack:guess http://127.0.0.1:9080/orders
-401
-$ curl -s -o /dev/null -w '%{http_code}\n' -u jack:another http://127.0.0.1:9080/orders
-401
-$ curl -i -u jack:jacks-password http://127.0.0.1:9080/orders
-HTTP/1.1 429 Too Many Requests
-Retry-After: 300
-…
-{"error_msg":"Too many failed logins"}
-```
-"#;
 
 /// Refuses clients whose logins fail too often, before a login plugin sees the request.
 ///

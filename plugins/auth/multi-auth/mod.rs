@@ -20,38 +20,13 @@ use sigma_plugin_kit::log_throttle::LogThrottle;
 pub(crate) static MULTI_AUTH: Descriptor = Descriptor {
     name: "multi-auth",
     priority: 2600,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter]),
     authenticates_by_children: true,
     children: Some(|conf| methods(conf).map(|(place, name, conf)| child(place, name, conf)).collect()),
     build: |build| Ok(Arc::new(MultiAuth::new(build)?)),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-consumers:
-  - { username: jack, plugins: { key-auth: { key: jacks-key } } }
-  - { username: jill, plugins: { basic-auth: { username: jill, password: jills-password } } }
-routes:
-  - uri: /*
-    plugins:
-      multi-auth:
-        auth_plugins:
-          - key-auth: { hide_credentials: true }
-          - basic-auth: { hide_credentials: true }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl http://127.0.0.1:9080/orders
-{"message":"Authorization Failed"}
-$ curl -s -H 'apikey: jacks-key' http://127.0.0.1:9080/orders | grep username
-    "x-consumer-username": "jack",
-$ curl -s -u jill:jills-password http://127.0.0.1:9080/orders | grep username
-    "x-consumer-username": "jill",
-```
-"#;
 
 /// Authenticates requests by one of several authentication plugins.
 ///

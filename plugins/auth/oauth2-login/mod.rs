@@ -41,7 +41,7 @@ use sigma_plugin_kit::service::{cleartext, unverified};
 pub(crate) static OAUTH2_LOGIN: Descriptor = Descriptor {
     name: NAME,
     priority: 2415,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     credentials: Some(|_| vec![Credential::argument("code")]),
     identifies: true,
     guards: true,
@@ -54,39 +54,6 @@ pub(crate) static OAUTH2_LOGIN: Descriptor = Descriptor {
 };
 
 const NAME: &str = "oauth2-login";
-
-const EXAMPLE: &str = r#"Here the provider is two routes of the gateway itself, which know one user.
-
-```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /token
-    plugins: { mocking: { content_type: application/json, response_example: '{"access_token":"heron"}' } }
-  - uri: /user
-    plugins: { mocking: { content_type: application/json, response_example: '{"id":7,"login":"jack"}' } }
-  - uri: /*
-    plugins:
-      oauth2-login:
-        provider: github
-        client_id: shop
-        client_secret: secret-of-the-shop
-        secret: key-of-the-sessions
-        redirect_uri: http://127.0.0.1:9080/callback
-        token_url: http://127.0.0.1:9080/token        # leave these two out for GitHub itself
-        user_url: http://127.0.0.1:9080/user
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -s -c jar -o /dev/null -w '%{redirect_url}' http://127.0.0.1:9080/orders | cut -d '?' -f 1
-https://github.com/login/oauth/authorize
-$ state=$(curl -s -c jar -o /dev/null -w '%{redirect_url}' http://127.0.0.1:9080/orders | grep -o 'state=[^&]*')
-$ curl -s -b jar -c jar -o /dev/null -w '%{http_code} %{redirect_url}\n' "http://127.0.0.1:9080/callback?code=abc&$state"
-302 http://127.0.0.1:9080/orders
-$ curl -s -b jar http://127.0.0.1:9080/orders | jq -r '.headers["x-userinfo"] | @base64d'
-{"id":7,"login":"jack"}
-```
-"#;
 
 /// The field with the user for the node.
 const USER_FIELD: &str = "X-Userinfo";

@@ -59,7 +59,7 @@ pub(crate) static OPENID_CONNECT: Descriptor = Descriptor {
     name: "openid-connect",
     version: "0.2",
     priority: 2599,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     credentials: Some(|_| identity::credentials()),
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter]),
     guards: true,
@@ -70,50 +70,6 @@ pub(crate) static OPENID_CONNECT: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(OpenidConnect::new(build)?)),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"Here the provider is a route of the gateway itself, so a browser is redirected without end.
-The option `--with-demo-provider` of `run` starts a provider for logins. The gateway redirects a browser to the
-provider, and refuses a program without a valid token.
-
-```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /provider/.well-known/openid-configuration
-    plugins:
-      mocking:
-        content_type: application/json
-        response_example: |
-          {"issuer":"http://127.0.0.1:9080/provider","authorization_endpoint":"http://127.0.0.1:9080/provider/login",
-           "token_endpoint":"http://127.0.0.1:9080/provider/token","jwks_uri":"http://127.0.0.1:9080/provider/keys"}
-  - uri: /provider/keys
-    plugins: { mocking: { content_type: application/json, response_example: '{"keys":[]}' } }
-  - uri: /api/*
-    plugins:
-      openid-connect:
-        discovery: http://127.0.0.1:9080/provider/.well-known/openid-configuration
-        client_id: shop
-        bearer_only: true
-        use_jwks: true
-    upstream: http://127.0.0.1:9000
-  - uri: /*
-    plugins:
-      openid-connect:
-        discovery: http://127.0.0.1:9080/provider/.well-known/openid-configuration
-        client_id: shop
-        client_secret: a-secret-that-the-provider-knows
-        session: { secret: a-secret-of-the-gateway-alone }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/api/orders
-HTTP/1.1 401 Unauthorized
-WWW-Authenticate: Bearer realm="apisix"
-…
-$ curl -si http://127.0.0.1:9080/orders | grep -o 'Location: [^&]*'
-Location: http://127.0.0.1:9080/provider/login?client_id=shop
-```
-"#;
 
 struct OpenidConnect(Arc<Party>);
 

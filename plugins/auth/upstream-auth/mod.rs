@@ -33,7 +33,7 @@ use sigma_plugin_kit::sigv4::{self, Account, Paths, Request, UNSIGNED_PAYLOAD};
 pub(crate) static UPSTREAM_AUTH: Descriptor = Descriptor {
     name: "upstream-auth",
     priority: -1900,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     credentials: Some(declared::credentials),
     phases: PhaseSet::of(&[Phase::Access, Phase::BeforeProxy]),
     warnings: Some(|_, conf| warnings(conf)),
@@ -42,32 +42,6 @@ pub(crate) static UPSTREAM_AUTH: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(UpstreamAuth(Arc::new(Shared::new(build)?)))),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"Here the server that gives tokens is a route of the gateway itself.
-
-```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /token
-    plugins:
-      mocking:
-        content_type: application/json
-        response_example: '{"access_token":"heron","token_type":"Bearer","expires_in":300}'
-  - uri: /*
-    plugins:
-      upstream-auth:
-        client_credentials:
-          token_endpoint: http://127.0.0.1:9080/token
-          client_id: gateway
-          client_secret: gateways-secret
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -s -H 'Authorization: Bearer of-the-client' http://127.0.0.1:9080/orders | grep authorization
-    "authorization": "Bearer heron"
-```
-"#;
 
 /// Authenticates requests at nodes, instead of the client's credentials.
 ///

@@ -34,7 +34,7 @@ const NAME: &str = "wolf-rbac";
 pub(crate) static WOLF_RBAC: Descriptor = Descriptor {
     name: NAME,
     priority: 2555,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     credentials: Some(|_| vec![Credential::argument("rbac_token"), Credential::field("X-Rbac-Token")]),
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter]),
     auth: Some(Auth {
@@ -65,48 +65,6 @@ pub(crate) static WOLF_RBAC: Descriptor = Descriptor {
     ],
     ..Descriptor::itself::<WolfRbac>()
 };
-
-const EXAMPLE: &str = r#"Here the wolf server is a route of the gateway itself. It knows one token, and lets its owner see orders.
-
-```yaml
-listeners: ["127.0.0.1:9080"]
-consumers:
-  - username: shop
-    plugins:
-      wolf-rbac: { appid: shop, server: "http://127.0.0.1:9080" }
-routes:
-  - uri: /wolf/rbac/access_check
-    plugins:
-      fault-injection:
-        abort:
-          http_status: 401
-          body: '{"ok":false,"reason":"ERR_TOKEN_INVALID"}'
-          vars: [[["http_x_rbac_token", "~=", "heron"]]]
-      mocking:
-        content_type: application/json
-        response_example: '{"ok":true,"data":{"userInfo":{"id":7,"username":"jack","nickname":"Jack"}}}'
-  - uri: /wolf/rbac/login.rest
-    plugins:
-      mocking:
-        content_type: application/json
-        response_example: '{"ok":true,"data":{"token":"heron","userInfo":{"id":7,"username":"jack"}}}'
-  - { uri: /apisix/plugin/wolf-rbac/login, plugins: { public-api: {} } }
-  - uri: /*
-    plugins: { wolf-rbac: {} }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 401 Unauthorized
-…
-{"message":"Missing rbac token in request"}
-$ curl -s -d 'appid=shop&username=jack&password=secret' http://127.0.0.1:9080/apisix/plugin/wolf-rbac/login | jq -r .rbac_token
-V1#shop#heron
-$ curl -s -H 'X-Rbac-Token: V1#shop#heron' http://127.0.0.1:9080/orders | grep x-username
-    "x-username": "jack",
-```
-"#;
 
 /// The name of the server among the upstreams of a consumer's configuration.
 const SERVER: &str = "server";

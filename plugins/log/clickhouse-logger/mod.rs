@@ -17,32 +17,10 @@ const NAME: &str = "clickhouse-logger";
 pub(crate) static CLICKHOUSE_LOGGER: Descriptor = Descriptor {
     name: NAME,
     priority: 398,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     build: |build| Ok(Arc::new(logger(build)?)),
     ..super::shipper::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      clickhouse-logger:
-        endpoint_addrs: [http://127.0.0.1:9000]
-        user: default
-        password: ""
-        database: default
-        logtable: gateway_logs
-        log_format: { uri: $uri, status: $status, client: $remote_addr }   # the columns of the table
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-```
-"#;
 
 /// Inserts log entries in batches into a table of ClickHouse, over HTTP.
 ///

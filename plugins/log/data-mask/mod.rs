@@ -19,35 +19,11 @@ use sigma_plugin_kit::substitute::Substitution;
 pub(crate) static DATA_MASK: Descriptor = Descriptor {
     name: "data-mask",
     priority: 1500,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access, Phase::Log]),
     build: |build| Ok(Arc::new(DataMask::new(build)?)),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      data-mask:
-        request:
-          - { type: query, name: token, action: replace, value: "***" }
-          - { type: header, name: Authorization, action: remove }
-          - { type: body, body_format: json, name: $.password, action: remove }
-      file-logger: { path: entries.log, include_req_body: true }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -s -o /dev/null 'http://127.0.0.1:9080/login?token=abc' -H 'Content-Type: application/json' -d '{"name": "jack", "password": "s3cret"}'
-$ until [ -s entries.log ]; do sleep 0.1; done
-$ grep -o '"body":"{[^}]*}' entries.log
-"body":"{\"name\":\"jack\"}
-$ grep -c -e s3cret -e token=abc entries.log || true
-0
-```
-"#;
 
 /// JSON values of a masked body: about the most that a body of the default `max_body_size` has.
 const MOST_VALUES: usize = 250_000;

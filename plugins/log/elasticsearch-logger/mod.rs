@@ -36,7 +36,7 @@ const BULK_ANSWER_BYTES: usize = 4 << 20;
 pub(crate) static ELASTICSEARCH_LOGGER: Descriptor = Descriptor {
     name: NAME,
     priority: 413,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     build: |build| Ok(Arc::new(logger(build)?)),
     variables: &{
         let [format, extra, request, response] = log_entry::VARIABLES;
@@ -44,26 +44,6 @@ pub(crate) static ELASTICSEARCH_LOGGER: Descriptor = Descriptor {
     },
     ..super::shipper::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      elasticsearch-logger:
-        endpoint_addrs: ["http://127.0.0.1:9000"]
-        field: { index: "gateway-{%Y.%m.%d}" }       # an index for each day
-        auth: { username: elastic, password: changeme }
-        log_format: { uri: $uri, status: $status, client: $remote_addr }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-```
-"#;
 
 /// Sends log entries in batches to Elasticsearch, versions 5 to 9, or to OpenSearch.
 ///

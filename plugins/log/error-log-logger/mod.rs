@@ -32,31 +32,13 @@ const WAITING_BYTES: usize = 10 << 20;
 pub(crate) static ERROR_LOG_LOGGER: Descriptor = Descriptor {
     name: NAME,
     priority: 1091,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     metadata_schema: Some(schema_of::<Metadata>),
     warnings: Some(warnings),
     build: |_| Ok(Arc::new(Nothing)),
     resident: Some(|build| Ok(Arc::new(Shipping::new(build)?))),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-plugin_metadata:
-  - id: error-log-logger
-    tcp: { host: 127.0.0.1, port: 5000 }     # the server that collects
-    level: ERROR
-routes:
-  - uri: /*
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-```
-"#;
 
 /// Sends the gateway's error log to a server over TCP, to SkyWalking, ClickHouse or Kafka.
 ///

@@ -36,7 +36,7 @@ const OPEN_FILES: usize = 8;
 pub(crate) static FILE_LOGGER: Descriptor = Descriptor {
     name: "file-logger",
     priority: 399,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter, Phase::BodyFilter, Phase::Log]),
     metadata_schema: Some(schema_of::<Metadata>),
     build: |build| Ok(Arc::new(logger(build)?)),
@@ -50,25 +50,6 @@ pub(crate) static FILE_LOGGER: Descriptor = Descriptor {
     files: &[FileMember { name: "path", access: FileAccess::WriteFile }],
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      file-logger:
-        path: requests.log
-        log_format: { uri: $uri, status: $status, client: $remote_addr }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/orders
-200
-$ cat requests.log
-{…"uri":"/orders"…}
-```
-"#;
 
 /// Appends one JSON line per request to a file.
 ///

@@ -27,30 +27,11 @@ const NAME: &str = "google-cloud-logging";
 pub(crate) static GOOGLE_CLOUD_LOGGING: Descriptor = Descriptor {
     name: NAME,
     priority: 407,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     build: |build| Ok(Arc::new(GoogleCloudLogging::new(build)?)),
     files: &[FileMember { name: "auth_file", access: FileAccess::ReadFile }],
     ..super::bodiless_shipper::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      google-cloud-logging:
-        auth_file: service-account.json      # its key, and `entries_uri`
-        resource: { type: global }
-        log_format: { uri: $uri, status: $status, client: $remote_addr }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-```
-"#;
 
 /// Sends log entries in batches to Google Cloud Logging.
 ///

@@ -18,29 +18,10 @@ const NAME: &str = "http-logger";
 pub(crate) static HTTP_LOGGER: Descriptor = Descriptor {
     name: NAME,
     priority: 410,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     build: |build| Ok(Arc::new(logger(build)?)),
     ..super::shipper::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      http-logger:
-        uri: http://127.0.0.1:9000/logs      # the server that collects
-        log_format: { uri: $uri, status: $status, client: $remote_addr }
-        batch_max_size: 100
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-```
-"#;
 
 /// Sends log entries in batches to an HTTP server.
 ///

@@ -18,32 +18,10 @@ const NAME: &str = "influxdb-logger";
 pub(crate) static INFLUXDB_LOGGER: Descriptor = Descriptor {
     name: NAME,
     priority: 417,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     build: |build| Ok(Arc::new(logger(build)?)),
     ..super::shipper::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      influxdb-logger:
-        endpoint_addrs: ["http://127.0.0.1:8086"]
-        org: shop
-        bucket: gateway
-        token: secret-token
-        tags: [route, status]
-        log_format: { route: $route_id, status: $status, seconds: $request_time, bytes: $bytes_sent }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-```
-"#;
 
 /// Sends log entries in batches to InfluxDB: version 2 or 3 with `bucket`, version 1 with `database`.
 ///

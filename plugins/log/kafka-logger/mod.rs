@@ -32,30 +32,11 @@ const NAME: &str = "kafka-logger";
 pub(crate) static KAFKA_LOGGER: Descriptor = Descriptor {
     name: NAME,
     priority: 403,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     warnings: Some(warnings),
     build: |build| Ok(Arc::new(logger(build)?)),
     ..super::shipper::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      kafka-logger:
-        brokers: [{ host: 127.0.0.1, port: 9092 }]
-        kafka_topic: requests
-        log_format: { uri: $uri, status: $status, client: $remote_addr }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-```
-"#;
 
 /// Publishes log entries to a topic of Kafka.
 ///

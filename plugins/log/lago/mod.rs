@@ -29,7 +29,7 @@ const EVENTS_OF_A_CALL: usize = 100;
 pub(crate) static LAGO: Descriptor = Descriptor {
     name: NAME,
     priority: 415,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Log]),
     metadata_schema: Some(schema_of::<Metadata>),
     build: |build| Ok(Arc::new(Lago::new(build)?)),
@@ -40,31 +40,6 @@ pub(crate) static LAGO: Descriptor = Descriptor {
     ],
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-consumers:
-  - { username: jack, plugins: { key-auth: { key: jacks-key } } }
-routes:
-  - uri: /*
-    plugins:
-      key-auth: {}
-      lago:
-        endpoint_addrs: [http://127.0.0.1:9000]
-        token: 8f1c2d6e
-        event_transaction_id: req_${request_id}      # Lago counts events with one id once
-        event_subscription_id: ${consumer_name}
-        event_code: requests
-        event_properties: { status: $status }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders -H 'apikey: jacks-key'
-HTTP/1.1 200 OK
-…
-```
-"#;
 
 /// Sends each request as an event to Lago for metering and billing.
 ///

@@ -32,30 +32,13 @@ const LOOK: Duration = Duration::from_secs(1);
 pub(crate) static LOG_ROTATE: Descriptor = Descriptor {
     name: NAME,
     priority: 100,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     attributes: Some(schema_of::<Settings>),
     warnings: Some(warnings),
     build: |_| Ok(Arc::new(Nothing)),
     resident: Some(|build| Ok(Arc::new(Rotation::new(build)?))),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-access_log: { path: access.log }
-plugin_attr:
-  log-rotate: { interval: 3600, max_kept: 168, max_size: 104857600, enable_compression: true }
-routes:
-  - uri: /*
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-```
-"#;
 
 /// Rotates the files of the access log and the error log, by time and by size.
 ///

@@ -36,34 +36,12 @@ const ANSWER_BYTES: usize = 16 << 10;
 pub(crate) static LOGGLY: Descriptor = Descriptor {
     name: NAME,
     priority: 411,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     metadata_schema: Some(schema_of::<Metadata>),
     warnings: Some(warnings),
     build: |build| Ok(Arc::new(logger(build)?)),
     ..super::shipper::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-plugin_metadata:
-  - { id: loggly, host: 127.0.0.1, port: 9000 }     # logs-01.loggly.com and 514 without
-routes:
-  - uri: /*
-    plugins:
-      loggly:
-        customer_token: 0e6fe4bf-376e-40f4-b25f-1d55cb29f5a2
-        tags: [gateway, shop]
-        severity_map: { "503": CRIT }
-        log_format: { uri: $uri, status: $status, client: $remote_addr }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-```
-"#;
 
 /// Sends log entries to SolarWinds Loggly.
 ///

@@ -35,7 +35,7 @@ const OVERFLOW: &str = "overflow";
 pub(crate) static LOKI_LOGGER: Descriptor = Descriptor {
     name: NAME,
     priority: 414,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     build: |build| Ok(Arc::new(logger(build)?)),
     variables: &{
         let [format, extra, request, response] = log_entry::VARIABLES;
@@ -43,25 +43,6 @@ pub(crate) static LOKI_LOGGER: Descriptor = Descriptor {
     },
     ..super::shipper::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      loki-logger:
-        endpoint_addrs: [http://127.0.0.1:9000]      # one of these servers gets each batch
-        log_labels: { job: gateway, route: $route_id }
-        log_format: { uri: $uri, status: $status, client: $remote_addr }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-```
-"#;
 
 /// Sends log entries in batches to Grafana Loki.
 ///

@@ -27,29 +27,10 @@ const RESPONSE_BYTES: usize = 64 << 10;
 pub(crate) static OTLP_LOGGER: Descriptor = Descriptor {
     name: NAME,
     priority: 416,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     build: |build| Ok(Arc::new(logger(build)?)),
     ..super::shipper::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      otlp-logger:
-        endpoint_addrs: ["http://127.0.0.1:4318"]     # a collector; records go to /v1/logs
-        resource: { service.name: shop, deployment.environment: test }
-        log_format: { uri: $uri, status: $status, client: $remote_addr }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-```
-"#;
 
 /// Sends log entries in batches to a collector of OpenTelemetry: OTLP over HTTP with JSON.
 ///

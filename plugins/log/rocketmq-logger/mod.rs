@@ -34,30 +34,11 @@ const LONGEST_PROPERTY: usize = 8 << 10;
 pub(crate) static ROCKETMQ_LOGGER: Descriptor = Descriptor {
     name: NAME,
     priority: 402,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     warnings: Some(warnings),
     build: |build| Ok(Arc::new(logger(build)?)),
     ..super::shipper::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      rocketmq-logger:
-        nameserver_list: ["127.0.0.1:9876"]
-        topic: requests
-        log_format: { uri: $uri, status: $status, client: $remote_addr }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-```
-"#;
 
 /// Publishes log entries to a topic of Apache RocketMQ.
 ///

@@ -25,30 +25,10 @@ const SHOWN_FIELD_BYTES: usize = 256;
 pub(crate) static SKYWALKING_LOGGER: Descriptor = Descriptor {
     name: NAME,
     priority: 408,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     build: |build| Ok(Arc::new(logger(build)?)),
     ..super::shipper::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      skywalking-logger:
-        endpoint_addr: http://127.0.0.1:9000
-        service_name: shop
-        service_instance_name: $hostname
-        log_format: { uri: $uri, status: $status, client: $remote_addr }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-```
-"#;
 
 /// Sends log entries in batches to Apache SkyWalking, over HTTP.
 ///

@@ -27,34 +27,11 @@ const IDLE: Duration = Duration::from_secs(120);
 pub(crate) static SLS_LOGGER: Descriptor = Descriptor {
     name: NAME,
     priority: 406,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     warnings: Some(warnings),
     build: |build| Ok(Arc::new(logger(build)?)),
     ..super::shipper::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      sls-logger:
-        host: 127.0.0.1                      # cn-hangzhou.log.aliyuncs.com
-        port: 10009
-        project: shop
-        logstore: gateway
-        access_key_id: the-id
-        access_key_secret: the-secret
-        log_format: { uri: $uri, status: $status, client: $remote_addr }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-```
-"#;
 
 /// Sends log entries to Alibaba Cloud Log Service, by syslog over TLS.
 ///

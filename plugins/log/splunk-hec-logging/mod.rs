@@ -23,30 +23,10 @@ const ANSWER_BYTES: usize = 16 << 10;
 pub(crate) static SPLUNK_HEC_LOGGING: Descriptor = Descriptor {
     name: NAME,
     priority: 409,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     build: |build| Ok(Arc::new(SplunkHecLogging::new(build)?)),
     ..super::bodiless_shipper::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      splunk-hec-logging:
-        endpoint:
-          uri: http://127.0.0.1:9000/services/collector
-          token: BD274822-96AA-4DA6-90EC-18940FB2414C
-        log_format: { uri: $uri, status: $status, client: $remote_addr }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-```
-"#;
 
 /// Sends log entries in batches to Splunk's HTTP Event Collector.
 ///

@@ -28,7 +28,7 @@ pub(crate) static SYSLOG: Descriptor = Descriptor {
     name: NAME,
     priority: 401,
     doc: DOC,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     warnings: Some(warnings),
     build: |build| Ok(Arc::new(requests(build)?)),
     flow: Some(Flow::of::<SessionConfig>(|build| Ok(Arc::new(Sessions::new(build)?)))),
@@ -48,25 +48,6 @@ Lines are sent in batches; requests and sessions never wait for them. A failed b
 
 On stream routes there are no default members: set `log_format` here or in the plugin metadata, or nothing \
 is sent.";
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      syslog:
-        host: 127.0.0.1
-        port: 5514
-        log_format: { uri: $uri, status: $status, client: $remote_addr }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-```
-"#;
 
 /// The server, and the connections to it.
 #[derive(Deserialize, JsonSchema)]

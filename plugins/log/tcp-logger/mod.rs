@@ -21,30 +21,11 @@ const NAME: &str = "tcp-logger";
 pub(crate) static TCP_LOGGER: Descriptor = Descriptor {
     name: NAME,
     priority: 405,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     warnings: Some(warnings),
     build: |build| Ok(Arc::new(logger(build)?)),
     ..super::shipper::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      tcp-logger:
-        host: 127.0.0.1                      # the server that collects
-        port: 5000
-        log_format: { uri: $uri, status: $status, client: $remote_addr }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-```
-"#;
 
 /// Sends log entries in batches to a server over TCP, or TLS.
 ///

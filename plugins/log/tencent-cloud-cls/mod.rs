@@ -44,32 +44,10 @@ const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) static TENCENT_CLOUD_CLS: Descriptor = Descriptor {
     name: NAME,
     priority: 397,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     build: |build| Ok(Arc::new(Sampled::new(build)?)),
     ..super::shipper::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      tencent-cloud-cls:
-        scheme: http
-        cls_host: 127.0.0.1:9000                       # ap-guangzhou.cls.tencentyun.com, by https
-        cls_topic: 143b5d70-139b-4aec-b54e-bb97756916de
-        secret_id: the-id
-        secret_key: the-key
-        log_format: { uri: $uri, status: $status, client: $remote_addr }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-```
-"#;
 
 /// Sends log entries, all or a sample of them, in batches to Tencent Cloud Log Service.
 ///

@@ -19,30 +19,10 @@ const LONGEST: usize = 65_507;
 pub(crate) static UDP_LOGGER: Descriptor = Descriptor {
     name: NAME,
     priority: 400,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     build: |build| Ok(Arc::new(logger(build)?)),
     ..super::shipper::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      udp-logger:
-        host: 127.0.0.1                      # the server that collects
-        port: 3000
-        log_format: { uri: $uri, status: $status, client: $remote_addr }
-        batch_max_size: 1                    # a datagram for each request
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-```
-"#;
 
 /// Sends log entries in batches to a server over UDP.
 ///

@@ -26,30 +26,12 @@ const TAG_BYTES: usize = 200;
 pub(crate) static DATADOG: Descriptor = Descriptor {
     name: NAME,
     priority: 495,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Log]),
     metadata_schema: Some(schema_of::<Metadata>),
     build: |build| Ok(Arc::new(Datadog::new(build)?)),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-plugin_metadata:
-  - { id: datadog, host: 127.0.0.1, port: 8125, namespace: shop }
-routes:
-  - uri: /*
-    plugins:
-      datadog: { include_path: true, constant_tags: ["env:prod"] }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-```
-"#;
 
 /// Sends metrics of each request to a DogStatsD agent.
 ///

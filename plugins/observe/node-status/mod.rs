@@ -12,7 +12,7 @@ use sigma_plugin::{Configuration, Context, Descriptor, Env, Plugin, Reply, Step}
 pub(crate) static NODE_STATUS: Descriptor = Descriptor {
     name: "node-status",
     priority: 1000,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     endpoints: &[Endpoint {
         path: "/apisix/status",
         path_setting: "status_uri",
@@ -21,22 +21,6 @@ pub(crate) static NODE_STATUS: Descriptor = Descriptor {
     }],
     ..Descriptor::itself::<NodeStatus>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-members: { id: edge-1 }
-routes:
-  - uri: /apisix/status
-    plugins:
-      ip-restriction: { whitelist: [127.0.0.1] }
-      public-api: {}
-```
-
-```console
-$ curl -s http://127.0.0.1:9080/apisix/status
-{"id":"edge-1","status":{"active":"…","accepted":"…","handled":"…","total":"…","reading":"0","writing":"1","waiting":"…"}}
-```
-"#;
 
 /// Status page with the number of client connections of this gateway, for a route with `public-api`.
 ///

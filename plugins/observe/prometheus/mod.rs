@@ -49,7 +49,7 @@ pub(crate) static PROMETHEUS: Descriptor = Descriptor {
     version: "0.2",
     priority: 500,
     doc: include_str!("doc.md"),
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Log]),
     metadata_schema: Some(schema_of::<Metadata>),
     run_policy: RunPolicy::PreferRoute,
@@ -64,24 +64,6 @@ pub(crate) static PROMETHEUS: Descriptor = Descriptor {
     attributes: Some(schema_of::<Attributes>),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-plugin_attr:
-  prometheus: { export_addr: { ip: 127.0.0.1, port: 9091 } }
-global_rules:
-  - { id: metrics, plugins: { prometheus: {} } }
-routes:
-  - { id: orders, uri: /orders, upstream: http://127.0.0.1:9000 }
-```
-
-```console
-$ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/orders
-200
-$ curl -s http://127.0.0.1:9091/apisix/prometheus/metrics | grep 'apisix_http_status{'
-apisix_http_status{code="200",route="orders",matched_uri="/orders",…} 1
-```
-"#;
 
 #[derive(Deserialize, JsonSchema)]
 struct Config {

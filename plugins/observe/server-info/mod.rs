@@ -11,24 +11,10 @@ use sigma_schema::described::schema_of;
 pub(crate) static SERVER_INFO: Descriptor = Descriptor {
     name: "server-info",
     priority: 990,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     attributes: Some(schema_of::<Attributes>),
     ..Descriptor::itself::<ServerInfo>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-control: { address: "127.0.0.1:9090" }
-members: { id: edge-1 }
-routes:
-  - { uri: /*, plugins: { mocking: { response_example: hello } } }
-```
-
-```console
-$ curl -s http://127.0.0.1:9090/v1/server_info
-{"etcd_version":"unknown","hostname":"…","id":"edge-1","version":"…","boot_time":…}
-```
-"#;
 
 /// Information on this gateway, at `/v1/server_info` of the Control API, and in etcd under `data_plane/server_info/`.
 ///

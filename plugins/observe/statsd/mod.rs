@@ -22,33 +22,12 @@ const PART_BYTES: usize = 64;
 pub(crate) static STATSD: Descriptor = Descriptor {
     name: NAME,
     priority: 494,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Log]),
     metadata_schema: Some(schema_of::<Metadata>),
     build: |build| Ok(Arc::new(StatsD::new(build)?)),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-plugin_metadata:
-  - { id: statsd, host: 127.0.0.1, port: 8125, namespace: shop.edge }
-routes:
-  - uri: /*
-    name: orders
-    plugins:
-      statsd: { include_method: true }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-```
-
-The agent gets `shop.edge.route.orders.service.none.method.GET.request.counter:1|c`, and lines like it.
-"#;
 
 /// Sends metrics of each request to a StatsD agent without tags.
 ///

@@ -27,7 +27,7 @@ use t1k::Verdict;
 pub(crate) static CHAITIN_WAF: Descriptor = Descriptor {
     name: "chaitin-waf",
     priority: 2700,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter]),
     metadata_schema: Some(schema_of::<Metadata>),
     variables: &[VariableField::guard("match.*.vars", VariableForm::Condition)],
@@ -35,32 +35,6 @@ pub(crate) static CHAITIN_WAF: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(ChaitinWaf::new(build)?)),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"Here no detector is running: `monitor` permits requests, `block` refuses them.
-
-```yaml
-listeners: ["127.0.0.1:9080"]
-plugin_metadata:
-  - id: chaitin-waf
-    nodes: [{ host: 127.0.0.1, port: 9999 }]
-routes:
-  - uri: /watched
-    plugins: { chaitin-waf: {} }
-    upstream: http://127.0.0.1:9000
-  - uri: /*
-    plugins: { chaitin-waf: { mode: block, match: [{ vars: [[uri, "!", "~~", "^/public/"]] }] } }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -s -o /dev/null -w '%{http_code} %header{X-APISIX-CHAITIN-WAF}\n' http://127.0.0.1:9080/watched
-200 waf-err
-$ curl -s -o /dev/null -w '%{http_code} %header{X-APISIX-CHAITIN-WAF}\n' http://127.0.0.1:9080/orders
-500 waf-err
-$ curl -s -o /dev/null -w '%{http_code} %header{X-APISIX-CHAITIN-WAF}\n' http://127.0.0.1:9080/public/a
-200 no
-```
-"#;
 
 /// The name of the detectors among the plugin's upstreams.
 const DETECTORS: &str = "detectors";

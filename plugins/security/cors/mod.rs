@@ -20,38 +20,13 @@ use sigma_schema::validation::pcre::Pattern;
 pub(crate) static CORS: Descriptor = Descriptor {
     name: "cors",
     priority: 4000,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter]),
     metadata_schema: Some(schema_of::<Metadata>),
     warnings: Some(|_, conf| open_ends(conf)),
     build: |build| Ok(Arc::new(Cors::new(build)?)),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      cors:
-        allow_origins: https://shop.example
-        allow_methods: GET,POST
-        allow_headers: content-type
-        max_age: 600
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i -X OPTIONS -H 'Origin: https://shop.example' http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-Access-Control-Allow-Origin: https://shop.example
-Access-Control-Allow-Methods: GET,POST
-Access-Control-Max-Age: 600
-Access-Control-Allow-Headers: content-type
-…
-```
-"#;
 
 const ORIGINS: &str = r"^(\*|\*\*|null|\w+://[^,]+(,\w+://[^,]+)*)$";
 

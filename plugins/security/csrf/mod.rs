@@ -25,34 +25,13 @@ use sigma_plugin_kit::fields::is_name;
 pub(crate) static CSRF: Descriptor = Descriptor {
     name: "csrf",
     priority: 2980,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     credentials: Some(|conf| texts(conf, "name").map(Credential::field).collect()),
     phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter]),
     variables: &[VariableField::guard("session", VariableForm::Name)],
     warnings: Some(|_, conf| warnings(conf)),
     ..Descriptor::itself::<Csrf>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      csrf: { key: "a-long-secret-that-nobody-knows" }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i -X POST http://127.0.0.1:9080/orders
-HTTP/1.1 401 Unauthorized
-…
-{"error_msg":"no csrf token in headers"}
-$ token=$(curl -s -D - -o /dev/null http://127.0.0.1:9080/orders | sed -n 's/^Set-Cookie: apisix-csrf-token=\([^;]*\).*/\1/p')
-$ curl -i -X POST -H "apisix-csrf-token: $token" -b "apisix-csrf-token=$token" http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-```
-"#;
 
 /// Protects against cross-site request forgery with a token in a cookie and in a header field.
 ///

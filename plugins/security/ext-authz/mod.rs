@@ -43,7 +43,7 @@ use verdict::{Field, Verdict, framed};
 pub(crate) static EXT_AUTHZ: Descriptor = Descriptor {
     name: "ext-authz",
     priority: 2003,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter]),
     guards: true,
     warnings: Some(|_, conf| warnings(conf, &["uri"], "the authoriser")),
@@ -60,31 +60,6 @@ pub(crate) static EXT_AUTHZ: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(ExtAuthz::new(build)?)),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"Authorisers for Envoy work without changes. Here none is running, so requests are refused. On `/open`
-the operator has permitted them.
-
-```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      ext-authz: { uri: http://127.0.0.1:9999, context_extensions: { route: $route_id }, status_on_error: 503 }
-    upstream: http://127.0.0.1:9000
-  - uri: /open/*
-    plugins:
-      ext-authz: { uri: http://127.0.0.1:9999, failure_mode_allow: true, upstream_headers: [X-User] }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 503 Service Unavailable
-…
-$ curl -s -H 'X-User: root' http://127.0.0.1:9080/open/orders | grep -c x-user
-0
-```
-"#;
 
 /// The name of the service among the plugin's upstreams.
 const SERVICE: &str = "service";

@@ -30,7 +30,7 @@ use sigma_plugin_kit::service::{Keepalive, warnings};
 pub(crate) static FORWARD_AUTH: Descriptor = Descriptor {
     name: "forward-auth",
     priority: 2002,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access]),
     guards: true,
     warnings: Some(|_, conf| warnings(conf, &["uri"], "the service")),
@@ -46,36 +46,6 @@ pub(crate) static FORWARD_AUTH: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(ForwardAuth::new(build)?)),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"Here the service is a route of the gateway itself, which accepts one token. The node gets `X-User` of the
-service, and never of a client.
-
-```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /verify
-    plugins:
-      fault-injection:
-        abort: { http_status: 401, body: "who are you?\n", vars: [[["http_authorization", "~=", "Bearer heron"]]] }
-      mocking: { response_status: 204, response_example: "", response_headers: { X-User: jack } }
-  - uri: /*
-    plugins:
-      forward-auth:
-        uri: http://127.0.0.1:9080/verify
-        request_headers: [Authorization]
-        upstream_headers: [X-User]
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 401 Unauthorized
-…
-who are you?
-$ curl -s -H 'Authorization: Bearer heron' http://127.0.0.1:9080/orders | grep x-user
-    "x-user": "jack",
-```
-"#;
 
 /// The name of the service among the plugin's upstreams.
 const SERVICE: &str = "service";

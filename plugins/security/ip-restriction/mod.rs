@@ -19,29 +19,12 @@ use sigma_plugin_kit::networks::Networks;
 pub(crate) static IP_RESTRICTION: Descriptor = Descriptor {
     name: "ip-restriction",
     priority: 3000,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access]),
     warnings: Some(warnings),
     flow: Some(Flow::itself::<IpRestriction>()),
     ..Descriptor::itself::<IpRestriction>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      ip-restriction: { whitelist: [10.0.0.0/8] }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 403 Forbidden
-…
-{"message":"Your IP address is not allowed"}
-```
-"#;
 
 /// Allows or denies clients by their address.
 ///

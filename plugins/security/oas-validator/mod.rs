@@ -59,7 +59,7 @@ use sigma_plugin_kit::web::Address;
 pub(crate) static OAS_VALIDATOR: Descriptor = Descriptor {
     name: "oas-validator",
     priority: 512,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter, Phase::BodyFilter]),
     metadata_schema: Some(schema_of::<Metadata>),
     attributes: Some(schema_of::<Budget>),
@@ -67,58 +67,6 @@ pub(crate) static OAS_VALIDATOR: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(OasValidator(Arc::new(Validator::new(build)?)))),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r##"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      oas-validator:
-        verbose_errors: true
-        validate_responses: refuse
-        spec: |
-          openapi: 3.1.0
-          info: { title: Pets, version: "1" }
-          paths:
-            /pets/{id}:
-              get:
-                parameters:
-                  - { name: id, in: path, required: true, schema: { type: integer, minimum: 1 } }
-            /pets:
-              post:
-                requestBody:
-                  required: true
-                  content:
-                    application/json:
-                      schema: { $ref: "#/components/schemas/Pet" }
-            /pets/sold:
-              get:
-                responses:
-                  "200": { content: { application/json: { schema: { required: [total] } } } }
-          components:
-            schemas:
-              Pet:
-                type: object
-                required: [name]
-                properties: { name: { type: string, maxLength: 20 } }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/pets/7
-200
-$ curl -i http://127.0.0.1:9080/pets/0
-HTTP/1.1 400 Bad Request
-…
-{"message":"failed to validate request. path parameter 'id': expected 0 to be at least 1"}
-$ curl -s http://127.0.0.1:9080/pets -H 'Content-Type: application/json' -d '{"name": 7}'
-{"message":"failed to validate request. body: property \"name\" validation failed: wrong type: expected string, got number"}
-$ curl -s -X DELETE http://127.0.0.1:9080/pets/7
-{"message":"failed to validate request. no matching operation found for DELETE /pets/7"}
-$ curl -s http://127.0.0.1:9080/pets/sold
-{"message":"failed to validate response. body does not match"}
-```
-"##;
 
 /// Validates requests by an OpenAPI document (3.0 or 3.1, in JSON or YAML).
 ///

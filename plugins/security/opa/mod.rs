@@ -36,7 +36,7 @@ use sigma_plugin_kit::service::{Keepalive, warnings};
 pub(crate) static OPA: Descriptor = Descriptor {
     name: "opa",
     priority: 2001,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access]),
     guards: true,
     warnings: Some(|_, conf| warnings(conf, &["host"], "the agent")),
@@ -49,41 +49,6 @@ pub(crate) static OPA: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(Opa::new(build)?)),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"Here a route of the gateway plays OPA: it responds like a policy that permits every request and sets the
-user.
-
-```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /v1/data/example
-    plugins:
-      mocking:
-        content_type: application/json
-        response_example: '{"result":{"allow":true,"headers":{"X-User":"jack"}}}'
-  - uri: /v1/data/closed
-    plugins:
-      mocking:
-        content_type: application/json
-        response_example: '{"result":{"allow":false,"status_code":302,"headers":{"Location":"/login"},"reason":"log in"}}'
-  - uri: /closed/*
-    plugins: { opa: { host: "http://127.0.0.1:9080", policy: closed } }
-    upstream: http://127.0.0.1:9000
-  - uri: /*
-    plugins: { opa: { host: "http://127.0.0.1:9080", policy: example, send_headers_upstream: [X-User] } }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -s -H 'X-User: root' http://127.0.0.1:9080/orders | grep x-user
-    "x-user": "jack",
-$ curl -i http://127.0.0.1:9080/closed/orders
-HTTP/1.1 302 Found
-Location: /login
-…
-log in
-```
-"#;
 
 /// The name of the agent among the plugin's upstreams.
 const AGENT: &str = "agent";

@@ -23,53 +23,12 @@ use sigma_plugin_kit::tallies::{Counted, counted};
 pub(crate) static RBAC: Descriptor = Descriptor {
     name: "rbac",
     priority: 2405,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access]),
     warnings: Some(refusal::warnings),
     build: |build| Ok(Arc::new(Rbac::new(build)?)),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"All clients may read, and the consumers of a team may write. `shadow_rules` test future rules: requests that
-they would refuse are counted and logged, but permitted.
-
-```yaml
-listeners: ["127.0.0.1:9080"]
-consumers:
-  - { username: jack, labels: { team: "infra,web" }, plugins: { key-auth: { key: jacks-key } } }
-  - { username: jill, plugins: { key-auth: { key: jills-key } } }
-routes:
-  - uri: /*
-    plugins:
-      key-auth: {}
-      rbac:
-        rules:
-          action: ALLOW
-          policies:
-            readers:
-              permissions: [{ vars: [[request_method, in, [GET, HEAD]]] }]
-              principals: [{ any: true }]
-            writers:
-              permissions: [{ not_rule: { vars: [[uri, "~~", "^/internal/"]] } }]
-              principals: [{ consumer: { labels: { team: [infra] } } }]
-        shadow_rules:
-          policies:
-            internal:
-              permissions: [{ any: true }]
-              principals: [{ vars: [[remote_addr, ipmatch, [10.0.0.0/8]]] }]
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i -H 'apikey: jills-key' -X DELETE http://127.0.0.1:9080/orders/7
-HTTP/1.1 403 Forbidden
-…
-{"message":"RBAC: access denied"}
-$ curl -i -H 'apikey: jacks-key' -X DELETE http://127.0.0.1:9080/orders/7
-HTTP/1.1 200 OK
-…
-```
-"#;
 
 /// Authorizes requests by policies of permissions and principals (Envoy's RBAC).
 ///

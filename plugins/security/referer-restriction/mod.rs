@@ -12,31 +12,11 @@ use crate::shared::refusal::{self, Refusal};
 pub(crate) static REFERER_RESTRICTION: Descriptor = Descriptor {
     name: "referer-restriction",
     priority: 2990,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access]),
     warnings: Some(refusal::warnings),
     ..Descriptor::itself::<RefererRestriction>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      referer-restriction: { whitelist: [shop.example, "*.shop.example"] }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i -H 'Referer: https://other.example/page' http://127.0.0.1:9080/orders
-HTTP/1.1 403 Forbidden
-…
-{"message":"Your referer host is not allowed"}
-$ curl -i -H 'Referer: https://www.shop.example/page' http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-```
-"#;
 
 /// Allows or denies requests by the host in `Referer`.
 ///

@@ -19,37 +19,11 @@ use sigma_plugin_kit::json_body::{self, Unread};
 pub(crate) static REQUEST_VALIDATION: Descriptor = Descriptor {
     name: "request-validation",
     priority: 2800,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Rewrite]),
     build: |build| Ok(Arc::new(RequestValidation::new(build)?)),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /orders
-    plugins:
-      request-validation:
-        body_schema:
-          type: object
-          required: [article]
-          properties:
-            article: { type: string, pattern: "^[a-z-]{1,40}$" }
-            amount: { type: integer, minimum: 1, maximum: 100, default: 1 }
-          additionalProperties: false
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl http://127.0.0.1:9080/orders -H 'Content-Type: application/json' -d '{"article": "blue-cup", "article": "red-cup"}' -s | grep -o '"content-length": "[0-9]*"'
-"content-length": "32"
-$ curl -i http://127.0.0.1:9080/orders -H 'Content-Type: application/json' -d '{"article": "cup", "amount": 1000}'
-HTTP/1.1 400 Bad Request
-…
-property "amount" validation failed: expected 1000 to be at most 100
-```
-"#;
 
 /// Validates header fields and body of requests by a JSON schema (draft 4, 6 or 7).
 ///

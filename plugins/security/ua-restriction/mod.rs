@@ -13,31 +13,11 @@ use crate::shared::refusal::{self, Refusal};
 pub(crate) static UA_RESTRICTION: Descriptor = Descriptor {
     name: "ua-restriction",
     priority: 2999,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access]),
     warnings: Some(refusal::warnings),
     ..Descriptor::itself::<UaRestriction>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      ua-restriction: { denylist: ["^curl/"] }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 403 Forbidden
-…
-{"message":"Not allowed"}
-$ curl -i -A my-browser http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-```
-"#;
 
 /// Allows or denies clients by regular expressions on `User-Agent`.
 ///

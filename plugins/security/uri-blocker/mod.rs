@@ -14,32 +14,12 @@ use crate::shared::refusal::{self, Refusal};
 pub(crate) static URI_BLOCKER: Descriptor = Descriptor {
     name: "uri-blocker",
     priority: 2900,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Rewrite]),
     warnings: Some(refusal::warnings),
     build: |build| Ok(Arc::new(UriBlocker::new(build)?)),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      uri-blocker: { block_rules: ["^/admin/", "\\.bak$"], rejected_msg: not for you }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i --path-as-is http://127.0.0.1:9080//admin/users
-HTTP/1.1 403 Forbidden
-…
-{"error_msg":"not for you"}
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-```
-"#;
 
 /// Refuses requests whose URI matches a regular expression.
 ///

@@ -14,35 +14,13 @@ use sigma_plugin_kit::response_fields::Fields;
 pub(crate) static API_BREAKER: Descriptor = Descriptor {
     name: "api-breaker",
     priority: 1005,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access, Phase::Log]),
     build: |build| {
         Ok(Arc::new(ApiBreaker { config: build.config()?, breakers: build.node.part(Breakers::default) }))
     },
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /orders
-    plugins:
-      api-breaker:
-        break_response_code: 503
-        break_response_body: "the orders have a rest\n"
-        unhealthy: { http_statuses: [502], failures: 2 }
-    upstream: http://127.0.0.1:9999   # where nobody listens
-```
-
-```console
-$ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/orders
-502
-$ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/orders
-502
-$ until curl -s http://127.0.0.1:9080/orders | grep rest; do :; done
-the orders have a rest
-```
-"#;
 
 /// Circuit breaker: responds instead of failing nodes, so that they can recover.
 ///

@@ -20,7 +20,7 @@ use sigma_plugin_kit::utc;
 pub(crate) static AWS_LAMBDA: Descriptor = Descriptor {
     name: "aws-lambda",
     priority: -1899,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     credentials: Some(|_| vec![Credential::field(API_KEY)]),
     phases: PhaseSet::of(&[Phase::Access]),
     upstreams: Some(Function::upstreams),
@@ -39,33 +39,6 @@ pub(crate) static AWS_LAMBDA: Descriptor = Descriptor {
     },
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"Here the function is a route of the gateway itself, which knows one key.
-
-```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /default/hello*
-    plugins:
-      fault-injection:
-        abort: { http_status: 403, body: "{\"message\":\"Forbidden\"}\n", vars: [[["http_x_api_key", "~=", "heron"]]] }
-      mocking: { response_status: 201, response_example: "hello from the function\n" }
-  - uri: /*
-    plugins:
-      aws-lambda:
-        function_uri: http://127.0.0.1:9080/default/hello
-        authorization: { apikey: heron }
-```
-
-```console
-$ curl -s -w '%{http_code}\n' http://127.0.0.1:9080/orders
-hello from the function
-201
-$ curl -s -w '%{http_code}\n' -H 'X-Api-Key: wrong' http://127.0.0.1:9080/orders
-{"message":"Forbidden"}
-403
-```
-"#;
 
 /// Forwards requests to an AWS Lambda function.
 ///

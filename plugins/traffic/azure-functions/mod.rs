@@ -18,7 +18,7 @@ use sigma_plugin_kit::service::warnings;
 pub(crate) static AZURE_FUNCTIONS: Descriptor = Descriptor {
     name: "azure-functions",
     priority: -1900,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     credentials: Some(|_| vec![Credential::field(KEY)]),
     phases: PhaseSet::of(&[Phase::Access]),
     metadata_schema: Some(schema_of::<Metadata>),
@@ -43,31 +43,6 @@ pub(crate) static AZURE_FUNCTIONS: Descriptor = Descriptor {
     },
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"Here the function is a route of the gateway itself, which knows one key.
-
-```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /api/hello*
-    plugins:
-      fault-injection:
-        abort: { http_status: 401, vars: [[["http_x_functions_key", "~=", "heron"]]] }
-      mocking: { response_status: 200, response_example: "hello from the function\n" }
-  - uri: /*
-    plugins:
-      azure-functions:
-        function_uri: http://127.0.0.1:9080/api/hello
-        authorization: { apikey: heron }
-```
-
-```console
-$ curl -s http://127.0.0.1:9080/orders
-hello from the function
-$ curl -s -o /dev/null -w '%{http_code}\n' -H 'X-Functions-Key: wrong' http://127.0.0.1:9080/orders
-401
-```
-"#;
 
 /// Forwards requests to an Azure function.
 ///

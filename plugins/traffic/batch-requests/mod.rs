@@ -26,7 +26,7 @@ use sigma_plugin_kit::sigv4::encoded;
 pub(crate) static BATCH_REQUESTS: Descriptor = Descriptor {
     name: "batch-requests",
     priority: 4010,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     metadata_schema: Some(schema_of::<Limits>),
     attributes: Some(schema_of::<Attributes>),
     endpoints: &[Endpoint {
@@ -38,23 +38,6 @@ pub(crate) static BATCH_REQUESTS: Descriptor = Descriptor {
     resident: Some(|build| Ok(Arc::new(InForce(build.metadata_as()?)))),
     ..Descriptor::itself::<BatchRequests>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /apisix/batch-requests
-    plugins:
-      public-api: {}
-  - uri: /ping
-    plugins:
-      mocking: { response_example: pong, content_type: text/plain }
-```
-
-```console
-$ curl -s http://127.0.0.1:9080/apisix/batch-requests -d '{"pipeline":[{"path":"/ping"},{"path":"/nowhere"}]}'
-[{"status":200,"reason":"OK","headers":{…},"body":"pong"},{"status":404,"reason":"Not Found","headers":{…},"body":"{\"error_msg\":\"404 Route Not Found\"}\n"}]
-```
-"#;
 
 /// JSON values of a body; 1000 requests with many fields have fewer.
 const MOST_VALUES: usize = 250_000;

@@ -11,29 +11,11 @@ use sigma_schema::Problem;
 pub(crate) static CLIENT_CONTROL: Descriptor = Descriptor {
     name: "client-control",
     priority: 22000,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Rewrite]),
     warnings: Some(|_, conf| warnings(conf)),
     ..Descriptor::itself::<ClientControl>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins: { client-control: { max_body_size: 5 } }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/orders -d hello
-200
-$ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/orders -d hello!
-413
-$ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/orders -H 'Transfer-Encoding: chunked' -d hello!
-413
-```
-"#;
 
 /// Limits the size of request bodies.
 ///

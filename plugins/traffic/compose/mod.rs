@@ -22,34 +22,12 @@ use sigma_plugin_kit::json_body::{self, Unread};
 pub(crate) static COMPOSE: Descriptor = Descriptor {
     name: "compose",
     priority: 502,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access]),
     warnings: Some(|_, conf| warnings(conf)),
     build: |build| Ok(Arc::new(Compose(Arc::new(Composition::new(build)?)))),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /profile
-    plugins:
-      compose:
-        calls:
-          - { name: user, path: "/users/${arg_id}", required: true }
-          - { name: orders, path: /orders, query: { owner: "${calls.user.id}" }, group: orders }
-  - uri: /users/7
-    plugins: { mocking: { response_example: '{"id":7,"name":"Ada"}' } }
-  - uri: /orders
-    plugins: { mocking: { response_example: '[{"item":"tea"}]' } }
-```
-
-```console
-$ curl -si 'http://127.0.0.1:9080/profile?id=7' | grep -i -e sigma-completed -e Ada
-X-Sigma-Completed: true
-{"id":7,"name":"Ada","orders":[{"item":"tea"}]}
-```
-"#;
 
 /// JSON values of one response.
 const MOST_VALUES: usize = 250_000;

@@ -15,32 +15,12 @@ const NAME: &str = "dubbo-proxy";
 pub(crate) static DUBBO_PROXY: Descriptor = Descriptor {
     name: NAME,
     priority: 507,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access]),
     attributes: Some(schema_of::<Attributes>),
     build: |build| Ok(Arc::new(DubboProxy::new(build)?)),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"With a provider at port 20880 whose method `hello` answers a map:
-
-```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /hello
-    plugins:
-      dubbo-proxy:
-        service_name: com.example.Greetings
-        service_version: 1.0.0
-    upstream:
-      nodes: { "127.0.0.1:20880": 1 }
-```
-
-```console
-$ curl -s http://127.0.0.1:9080/hello -d world
-hello world
-```
-"#;
 
 /// Calls a method of an Apache Dubbo provider with a map of the request; the returned map is the response.
 ///

@@ -16,7 +16,7 @@ use sigma_plugin_kit::response_fields::Fields;
 pub(crate) static FAULT_INJECTION: Descriptor = Descriptor {
     name: "fault-injection",
     priority: 11000,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Rewrite]),
     variables: &[
         VariableField::shown("abort.vars", VariableForm::Condition),
@@ -27,30 +27,6 @@ pub(crate) static FAULT_INJECTION: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(FaultInjection(Arc::new(build.config()?)))),
     ..Descriptor::of::<Faults>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      fault-injection:
-        abort:
-          http_status: 503
-          body: "a fault, as asked for\n"
-          vars: [[[http_x_fault, "==", "1"]]]
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i -H 'X-Fault: 1' http://127.0.0.1:9080/orders
-HTTP/1.1 503 Service Unavailable
-…
-a fault, as asked for
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-```
-"#;
 
 /// Delays requests or responds with a fault, to test clients.
 ///

@@ -26,31 +26,11 @@ use tunnel::{ByteTunnel, Bytes, DatagramTunnel, Meter, Seats, Tunnels};
 pub(crate) static FORWARD_PROXY: Descriptor = Descriptor {
     name: "forward-proxy",
     priority: 485,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access]),
     build: |build| Ok(Arc::new(ForwardProxy::new(build)?)),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    methods: [CONNECT]
-    upgrade_protocols: [connect]
-    plugins:
-      forward-proxy: { hosts: ["*.example.com"], ports: [443] }
-  - uri: /.well-known/masque/udp/*
-    upgrade_protocols: [connect-udp]
-    plugins:
-      forward-proxy: { hosts: ["*"], ports: [53, 443] }
-```
-
-```console
-$ curl -s -o /dev/null -w '%{http_connect}\n' -x http://127.0.0.1:9080 https://other.test/
-403
-```
-"#;
 
 /// Opens tunnels to hosts that clients name: over TCP by CONNECT, and over UDP by CONNECT-UDP (RFC 9298, MASQUE).
 ///

@@ -47,7 +47,7 @@ const NAME: &str = "graphql-limit-count";
 pub(crate) static GRAPHQL_LIMIT_COUNT: Descriptor = Descriptor {
     name: NAME,
     priority: 1004,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter]),
     metadata_schema: Some(schema_of::<count::Metadata>),
     attributes: Some(schema_of::<Attributes>),
@@ -60,28 +60,6 @@ pub(crate) static GRAPHQL_LIMIT_COUNT: Descriptor = Descriptor {
     group_field: Some(count::GROUP_FIELD),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /graphql
-    plugins:
-      graphql-limit-count: { count: 5, time_window: 600, rejected_code: 429 }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/graphql -H 'Content-Type: application/graphql' -d '{user{posts{title}}}'
-HTTP/1.1 200 OK
-…
-X-Graphql-Query-Cost: 3
-X-RateLimit-Limit: 5
-X-RateLimit-Remaining: 2
-…
-$ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/graphql -H 'Content-Type: application/graphql' -d '{user{posts{title}}}'
-429
-```
-"#;
 
 /// Schemas that a worker knows, of all services: they may have some megabytes each, and clients choose the path and
 /// the host that one is requested under.

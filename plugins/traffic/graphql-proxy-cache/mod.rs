@@ -26,32 +26,13 @@ const NAME: &str = "graphql-proxy-cache";
 pub(crate) static GRAPHQL_PROXY_CACHE: Descriptor = Descriptor {
     name: NAME,
     priority: 1009,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter]),
     attributes: Some(schema_of::<Attributes>),
     warnings: Some(|_, conf| warnings(conf)),
     build: |build| Ok(Arc::new(GraphqlProxyCache::new(build)?)),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /graphql
-    plugins:
-      graphql-proxy-cache: { cache_strategy: memory, cache_zone: memory_cache, cache_ttl: 60 }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -s -o /dev/null -D - http://127.0.0.1:9080/graphql -H 'Content-Type: application/graphql' -d '{orders{id}}' | grep -i apisix-cache-status
-Apisix-Cache-Status: MISS
-$ curl -s -o /dev/null -D - http://127.0.0.1:9080/graphql -H 'Content-Type: application/graphql' -d '{orders{id}}' | grep -i apisix-cache-status
-Apisix-Cache-Status: HIT
-$ curl -s -o /dev/null -D - http://127.0.0.1:9080/graphql -H 'Content-Type: application/graphql' -d 'mutation {buy}' | grep -i apisix-cache-status
-Apisix-Cache-Status: BYPASS
-```
-"#;
 
 /// Caches responses to GraphQL queries, by GET or POST.
 ///

@@ -10,34 +10,10 @@ use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plu
 pub(crate) static HTTP_DUBBO: Descriptor = Descriptor {
     name: "http-dubbo",
     priority: 504,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::BeforeProxy]),
     ..Descriptor::itself::<HttpDubbo>()
 };
-
-const EXAMPLE: &str = r#"With a provider at port 20880 whose method adds two numbers:
-
-```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /sum
-    plugins:
-      http-dubbo:
-        service_name: com.example.Calculator
-        service_version: 1.0.0
-        method: sum
-        params_type_desc: Ljava/lang/Long;I
-    upstream:
-      nodes: { "127.0.0.1:20880": 1 }
-```
-
-```console
-$ curl -s http://127.0.0.1:9080/sum -d '[40, 2]'
-42
-$ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/sum -d '[40]'
-400
-```
-"#;
 
 /// Calls a method of an Apache Dubbo provider, whose parameters are the body of the request.
 ///

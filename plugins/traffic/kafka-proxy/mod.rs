@@ -30,32 +30,12 @@ pub(crate) static KAFKA_PROXY: Descriptor = Descriptor {
     name: NAME,
     priority: 508,
     doc: include_str!("doc.md"),
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access]),
     build: |build| Ok(std::sync::Arc::new(KafkaProxy::new(build)?)),
     bridge: Some(Bridge { scheme: "kafka", open }),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /kafka
-    plugins:
-      kafka-proxy: { sasl: { username: reader, password: readers-password } }
-    upstream:
-      scheme: kafka
-      type: none
-      nodes: { "127.0.0.1:9092": 1, "127.0.0.1:9093": 1 }
-```
-
-A request without a WebSocket is refused; a WebSocket uses the protocol above.
-
-```console
-$ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/kafka
-400
-```
-"#;
 
 /// The configuration.
 #[derive(Deserialize, JsonSchema)]

@@ -25,7 +25,7 @@ use sigma_plugin_kit::tallies::{Counted, Event, Tally, counted};
 pub(crate) static LIMIT_BANDWIDTH: Descriptor = Descriptor {
     name: "limit-bandwidth",
     priority: 999,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access]),
     warnings: Some(|_, conf| idle_key_types(conf)),
     build: |build| Ok(Arc::new(LimitBandwidth::new(build)?)),
@@ -33,25 +33,6 @@ pub(crate) static LIMIT_BANDWIDTH: Descriptor = Descriptor {
     variables: &[VariableField::guard("rules.*.key", VariableForm::Key)],
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /files/*
-    plugins:
-      limit-bandwidth:
-        rules:
-          - { rate: 1000, direction: response }                      # bytes a second of each download
-          - { rate: 1000000, burst: 1000000, key: remote_addr }      # and of all that one client has, each way
-      static-files: { root: "${{PWD}}/files", prefix: /files }
-```
-
-```console
-$ mkdir -p files && truncate -s 1500 files/short
-$ curl -s -o /dev/null -w '%{http_code} %{size_download}\n' http://127.0.0.1:9080/files/short
-200 1500
-```
-"#;
 
 /// Limits the bandwidth in bytes per second. Sigma's own: APISIX has no such plugin.
 ///

@@ -27,7 +27,7 @@ use sigma_plugin_kit::redis::{
 pub(crate) static LIMIT_CONN: Descriptor = Descriptor {
     name: "limit-conn",
     priority: 1003,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access, Phase::Log]),
     warnings: Some(|scope, conf| {
         // Sessions have no status.
@@ -47,28 +47,6 @@ pub(crate) static LIMIT_CONN: Descriptor = Descriptor {
     ],
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /files/*
-    plugins:
-      limit-conn:
-        conn: 1                            # downloads at a time of one client
-        burst: 0
-        default_conn_delay: 0.1
-        key: remote_addr
-        rejected_code: 429
-      static-files: { root: "${{PWD}}/files", prefix: /files }
-```
-
-```console
-$ mkdir -p files && truncate -s 100M files/large
-$ curl -s -o /dev/null --limit-rate 1k http://127.0.0.1:9080/files/large & sleep 1
-$ until curl -sI http://127.0.0.1:9080/files/large | grep 429; do sleep 0.1; done
-HTTP/1.1 429 Too Many Requests
-```
-"#;
 
 /// Limits concurrent requests.
 ///

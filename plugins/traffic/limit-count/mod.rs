@@ -42,7 +42,7 @@ pub(crate) static LIMIT_COUNT: Descriptor = Descriptor {
     name: "limit-count",
     version: "0.4",
     priority: 1002,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter]),
     metadata_schema: Some(schema_of::<Metadata>),
     warnings: Some(|_, conf| warnings(conf)),
@@ -83,31 +83,6 @@ pub(crate) fn warnings(conf: &Value) -> Vec<Problem> {
     let status = quota::unset_status(conf);
     [quota::client_chosen(conf), quota::idle_rules(conf), idle_settings(conf), idle, status].concat()
 }
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      limit-count: { count: 1, time_window: 600, rejected_code: 429 }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-X-RateLimit-Limit: 1
-X-RateLimit-Remaining: 0
-X-RateLimit-Reset: 600
-…
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 429 Too Many Requests
-Retry-After: 600
-…
-{"error_msg":"429 Too Many Requests"}
-```
-"#;
 
 /// The members of groups, as long as instances are in use.
 #[derive(Default)]

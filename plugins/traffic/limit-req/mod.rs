@@ -20,7 +20,7 @@ use sigma_plugin_kit::redis::{Connections, Policy, Script, Target, idle_settings
 pub(crate) static LIMIT_REQ: Descriptor = Descriptor {
     name: "limit-req",
     priority: 1001,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access]),
     warnings: Some(|_, conf| {
         [quota::client_chosen(conf), idle_settings(conf), quota::unset_status(conf)].concat()
@@ -32,25 +32,6 @@ pub(crate) static LIMIT_REQ: Descriptor = Descriptor {
     ],
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      limit-req: { rate: 0.01, burst: 0, key: remote_addr, rejected_code: 429 }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 429 Too Many Requests
-…
-```
-"#;
 
 /// Limits requests per second (rate limit with a leaky bucket).
 ///

@@ -18,7 +18,7 @@ use sigma_plugin_kit::response_fields::Fields;
 pub(crate) static MOCKING: Descriptor = Descriptor {
     name: "mocking",
     priority: 10900,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access]),
     variables: &[
         VariableField::shown("response_example", VariableForm::Template),
@@ -27,27 +27,6 @@ pub(crate) static MOCKING: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(Mocking(Arc::new(build.config()?)))),
     ..Descriptor::of::<Mock>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /orders/*
-    plugins:
-      mocking:
-        content_type: application/json
-        response_status: 201
-        response_example: |
-          {"path": "$uri"}
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders/1
-HTTP/1.1 201 Created
-Content-Type: application/json
-…
-{"path": "/orders/1"}
-```
-"#;
 
 const MOCK_BY: &str = concat!("Sigma/", env!("CARGO_PKG_VERSION"));
 

@@ -9,7 +9,7 @@ pub(crate) static MQTT_PROXY: Descriptor = Descriptor {
     name: "mqtt-proxy",
     priority: 1000,
     doc: DOC,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     flow: Some(Flow::itself::<MqttProxy>()),
     ..Descriptor::BASE
 };
@@ -20,26 +20,6 @@ For stream routes only. The client's first packet, CONNECT, must have the config
 the session is closed before it reaches a node. The client's identifier becomes the variable \
 `mqtt_client_id`, which an upstream of type `chash` can use as its key. Clients without an identifier are \
 balanced by their address. The packet is sent unchanged.";
-
-const EXAMPLE: &str = r#"```yaml
-listeners: [{ address: "127.0.0.1:9080", stream: tcp }]
-stream_routes:
-  - plugins:
-      mqtt-proxy: { protocol_level: 4 }        # MQTT 3.1.1
-    upstream:
-      type: chash
-      key: mqtt_client_id
-      scheme: tcp
-      nodes: { "127.0.0.1:1883": 1, "127.0.0.1:1884": 1 }
-```
-
-Other protocols are refused:
-
-```console
-$ curl http://127.0.0.1:9080/ || echo $?
-52
-```
-"#;
 
 /// The first byte of a CONNECT packet, whose flags are reserved (MQTT 3.1.1 §3.1, MQTT 5.0 §3.1).
 const CONNECT: std::ops::RangeInclusive<u8> = 0x10..=0x20;

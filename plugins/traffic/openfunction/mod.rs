@@ -17,7 +17,7 @@ use sigma_plugin_kit::service::warnings;
 pub(crate) static OPENFUNCTION: Descriptor = Descriptor {
     name: "openfunction",
     priority: -1902,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access]),
     upstreams: Some(Function::upstreams),
     warnings: Some(|_, conf| warnings(conf, &["function_uri"], "the function")),
@@ -29,29 +29,6 @@ pub(crate) static OPENFUNCTION: Descriptor = Descriptor {
     },
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"Here the function is a route of the gateway itself.
-
-```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /default/hello*
-    plugins:
-      fault-injection:
-        abort: { http_status: 401, vars: [[["http_authorization", "~=", "Basic YTpi"]]] }
-      mocking: { response_status: 200, response_example: "hello from the function\n" }
-  - uri: /*
-    plugins:
-      openfunction:
-        function_uri: http://127.0.0.1:9080/default/hello
-        authorization: { service_token: "a:b" }
-```
-
-```console
-$ curl -s http://127.0.0.1:9080/orders
-hello from the function
-```
-"#;
 
 /// Forwards requests to an OpenFunction function.
 ///

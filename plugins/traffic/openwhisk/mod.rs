@@ -23,42 +23,13 @@ use sigma_plugin_kit::sigv4;
 pub(crate) static OPENWHISK: Descriptor = Descriptor {
     name: "openwhisk",
     priority: -1901,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access]),
     upstreams: Some(|conf| Config::deserialize(conf).iter().map(Config::upstream).collect()),
     warnings: Some(|_, conf| warnings(conf, &["api_host"], "the platform")),
     build: |build| Ok(Arc::new(OpenWhisk(Arc::new(Action::new(build)?)))),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"Here the platform is a route of the gateway itself.
-
-```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /api/v1/namespaces/guest/actions/hello
-    plugins:
-      mocking:
-        response_status: 200
-        content_type: application/json
-        response_example: '{"statusCode": 201, "headers": {"X-Action": "hello"}, "body": {"greeting": "hello"}}'
-  - uri: /*
-    plugins:
-      openwhisk:
-        api_host: http://127.0.0.1:9080
-        service_token: "user:password"
-        namespace: guest
-        action: hello
-```
-
-```console
-$ curl -si http://127.0.0.1:9080/orders
-HTTP/1.1 201 Created
-X-Action: hello
-…
-{"greeting":"hello"}
-```
-"#;
 
 /// The name of the platform among the plugin's upstreams.
 const PLATFORM: &str = "platform";

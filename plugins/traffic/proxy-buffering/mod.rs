@@ -8,29 +8,10 @@ use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plu
 pub(crate) static PROXY_BUFFERING: Descriptor = Descriptor {
     name: "proxy-buffering",
     priority: 21991,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Rewrite]),
     ..Descriptor::itself::<ProxyBuffering>()
 };
-
-const EXAMPLE: &str = r#"Reports are up to 1 MiB large, and some clients have slow connections; events are not read ahead:
-
-```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /reports/*
-    plugins: { proxy-buffering: { max_buffered_size: 1048576 } }
-    upstream: http://127.0.0.1:9000
-  - uri: /events
-    plugins: { proxy-buffering: { disable_proxy_buffering: true } }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/reports/1
-200
-```
-"#;
 
 /// Reads responses of nodes into memory ahead of slow clients, so that nodes are free earlier.
 ///

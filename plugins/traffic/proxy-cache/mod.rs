@@ -27,39 +27,13 @@ pub(crate) static PROXY_CACHE: Descriptor = Descriptor {
     name: NAME,
     version: "0.2",
     priority: 1085,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access]),
     attributes: Some(schema_of::<Attributes>),
     warnings: Some(|_, conf| warnings(conf)),
     build: |build| Ok(Arc::new(ProxyCache::new(build)?)),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      proxy-cache: { cache_strategy: memory, cache_zone: memory_cache, cache_ttl: 60 }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-Apisix-Cache-Status: MISS
-…
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-Apisix-Cache-Status: HIT
-…
-$ curl -i -X PURGE http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-```
-"#;
 
 /// Caches responses of nodes.
 ///

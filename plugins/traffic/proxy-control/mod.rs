@@ -8,26 +8,10 @@ use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plu
 pub(crate) static PROXY_CONTROL: Descriptor = Descriptor {
     name: "proxy-control",
     priority: 21990,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Rewrite]),
     ..Descriptor::itself::<ProxyControl>()
 };
-
-const EXAMPLE: &str = r#"A client that sends a body in chunks: the node gets it whole, with its length.
-
-```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins: { proxy-control: { request_buffering: true } }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -s http://127.0.0.1:9080/orders -H 'Transfer-Encoding: chunked' -d hello | grep -o '"content-length": "5"'
-"content-length": "5"
-```
-"#;
 
 /// Buffers the body of a request before it is sent to a node, so that slow clients do not occupy nodes.
 ///

@@ -33,7 +33,7 @@ use sigma_plugin_kit::tallies::{Counted, Event, Tally, counted};
 pub(crate) static PROXY_MIRROR: Descriptor = Descriptor {
     name: "proxy-mirror",
     priority: 1010,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[
         Phase::Rewrite,
         Phase::BeforeProxy,
@@ -52,36 +52,6 @@ pub(crate) static PROXY_MIRROR: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(ProxyMirror(Arc::new(Mirror::new(build)?)))),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"Here the mirror is another route of the gateway, which answers otherwise than the node does: the comparison
-shows it.
-
-```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /candidate/*
-    plugins: { mocking: { response_status: 503, response_example: "" } }
-  - uri: /metrics
-    plugins: { public-api: { uri: /apisix/prometheus/metrics } }
-  - uri: /*
-    plugins:
-      proxy-mirror:
-        host: http://127.0.0.1:9080
-        path: /candidate
-        path_concat_mode: prefix
-        headers: { X-Mirror: "yes" }
-        compare: {}
-    upstream: http://127.0.0.1:9000
-global_rules: [{ id: metrics, plugins: { prometheus: {} } }]
-```
-
-```console
-$ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/orders
-200
-$ sleep 1; curl -s http://127.0.0.1:9080/metrics | grep -o 'outcome="status"} 1'
-outcome="status"} 1
-```
-"#;
 
 /// The result of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -22,28 +22,11 @@ use crate::shared::push::{Item, Pushed, Target};
 pub(crate) static REALTIME_PUBLISH: Descriptor = Descriptor {
     name: "realtime-publish",
     priority: 506,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access]),
     build: |build| Ok(Arc::new(Publish::new(build)?)),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /publish
-    plugins:
-      ip-restriction: { whitelist: [127.0.0.1] }
-      realtime-publish: { keys: [publishers-key-1] }
-```
-
-```console
-$ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/publish -d '{"items":[]}'
-401
-$ curl -s http://127.0.0.1:9080/publish -H 'Authorization: Bearer publishers-key-1' -d '{"items":[{"channel":"news","formats":{"ws-message":{"content":"rain"}}}]}'
-{"reached":[0]}
-```
-"#;
 
 /// Fewest characters of a key, so that it cannot be guessed.
 const KEY_CHARACTERS: usize = 16;

@@ -35,7 +35,7 @@ pub(crate) static REALTIME: Descriptor = Descriptor {
     name: "realtime",
     priority: 507,
     doc: include_str!("doc.md"),
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access]),
     attributes: Some(schema_of::<Attributes>),
     owned_fields: Some(|_| vec![OwnedField::shared("Connection-Id")]),
@@ -44,32 +44,6 @@ pub(crate) static REALTIME: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(Realtime::new(build)?)),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"The service is a route of the gateway itself here. Its answer opens a stream of events, on the channel `news`.
-
-```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /news
-    enable_websocket: true
-    plugins:
-      realtime: { uri: "http://127.0.0.1:9080/service", ping_interval: 1 }
-  - uri: /service
-    plugins:
-      mocking:
-        content_type: text/plain           # a service of yours says text/event-stream
-        response_example: "data: hello\n\n"
-        response_headers: { Grip-Hold: stream, Grip-Channel: news }
-  - uri: /publish
-    plugins:
-      realtime-publish: { keys: [publishers-key-1] }
-```
-
-```console
-$ curl -sN http://127.0.0.1:9080/news | head -n 1
-data: hello
-```
-"#;
 
 /// The name of the service among the plugin's upstreams.
 const SERVICE: &str = "service";

@@ -25,7 +25,7 @@ use sigma_plugin_kit::turns::Entries;
 pub(crate) static TRAFFIC_SPLIT: Descriptor = Descriptor {
     name: "traffic-split",
     priority: 966,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access]),
     upstreams: Some(upstreams),
     build,
@@ -33,27 +33,6 @@ pub(crate) static TRAFFIC_SPLIT: Descriptor = Descriptor {
     variables: &[VariableField::shown("rules.*.match.*.vars", VariableForm::Condition)],
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      traffic-split:
-        rules:
-          - match: [{ vars: [[http_x_canary, "==", "1"]] }]
-            weighted_upstreams:
-              - upstream: { nodes: { "127.0.0.1:9001": 1 } }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -s -H 'X-Canary: 1' http://127.0.0.1:9080/orders | grep '"origin"'
-  "origin": "127.0.0.1:9001",
-$ curl -s http://127.0.0.1:9080/orders | grep '"origin"'
-  "origin": "127.0.0.1:9000",
-```
-"#;
 
 /// Most bytes of a form that conditions may look at.
 const FORM_LIMIT: usize = 1024 * 1024;

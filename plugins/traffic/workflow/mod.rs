@@ -23,7 +23,7 @@ use sigma_plugin_kit::condition;
 pub(crate) static WORKFLOW: Descriptor = Descriptor {
     name: "workflow",
     priority: 1006,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter, Phase::Log]),
     warnings: Some(|_, conf| idle_actions(conf)),
     variables: &[VariableField::guard("rules.*.case", VariableForm::Condition)],
@@ -31,32 +31,6 @@ pub(crate) static WORKFLOW: Descriptor = Descriptor {
     build,
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      workflow:
-        rules:
-          - case: [[uri, "~~", "^/internal/"]]
-            actions: [[return, { code: 403 }]]
-          - case: [[http_x_plan, "==", "free"]]
-            actions: [[limit-count, { count: 1, time_window: 600, rejected_code: 429 }]]
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl http://127.0.0.1:9080/internal/keys
-{"error_msg":"rejected by workflow"}
-$ curl -s -o /dev/null -w '%{http_code}\n' -H 'X-Plan: free' http://127.0.0.1:9080/orders
-200
-$ curl -s -o /dev/null -w '%{http_code}\n' -H 'X-Plan: free' http://127.0.0.1:9080/orders
-429
-$ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/orders
-200
-```
-"#;
 
 /// The action that responds.
 const RETURN: &str = "return";

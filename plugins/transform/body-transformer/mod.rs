@@ -40,36 +40,12 @@ use sigma_plugin_kit::response_body::{Encoding, ask_for_readable};
 pub(crate) static BODY_TRANSFORMER: Descriptor = Descriptor {
     name: "body-transformer",
     priority: 1080,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter, Phase::BodyFilter]),
     attributes: Some(schema_of::<Budget>),
     build: |build| Ok(Arc::new(BodyTransformer(Arc::new(Transformer::new(build)?)))),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /orders
-    plugins:
-      body-transformer:
-        request: { template: "<name>{{name}}</name>" }
-        response:
-          template: |
-            <answer status="{{_ctx.var.status}}">{% if method == "POST" then %}{{string.upper(message)}}{% end %}</answer>
-    upstream: http://127.0.0.1:9000
-  - uri: /names
-    plugins: { body-transformer: { request: { template: "<name>{{name}}</name>" } } }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -s http://127.0.0.1:9080/orders -H 'Content-Type: application/json' -d '{"name": "cups & plates"}'
-<answer status="200">HELLO FROM THE DEMO ORIGIN</answer>
-$ curl -s http://127.0.0.1:9080/names -H 'Content-Type: application/json' -d '{'
-{"message":"request body decode: EOF while parsing an object at line 1 column 1"}
-```
-"#;
 
 /// Replaces the body of a request or a response with a template, which uses the parsed old body.
 ///

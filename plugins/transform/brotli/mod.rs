@@ -19,31 +19,12 @@ use sigma_plugin_kit::coding::{self, Which};
 pub(crate) static BROTLI: Descriptor = Descriptor {
     name: "brotli",
     priority: 996,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::HeaderFilter, Phase::BodyFilter]),
     attributes: Some(schema_of::<Budget>),
     build: |build| Ok(Arc::new(Brotli { budget: Budget::of(build)?, ..build.config()? })),
     ..Descriptor::of::<Brotli>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      brotli: { types: [application/json], min_length: 100, vary: true }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -s -D - -o /dev/null -H 'Accept-Encoding: br' http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-Vary: Accept-Encoding
-Content-Encoding: br
-…
-```
-"#;
 
 /// Compresses responses with Brotli.
 ///

@@ -21,29 +21,12 @@ use sigma_plugin_kit::{changed_body, coding};
 pub(crate) static DECOMPRESS: Descriptor = Descriptor {
     name: "decompress",
     priority: 998,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter, Phase::BodyFilter]),
     attributes: Some(schema_of::<Budget>),
     build: |build| Ok(Arc::new(Gunzip { budget: Budget::of(build)?, ..build.config()? })),
     ..Descriptor::of::<Gunzip>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      decompress: { ask_nodes: true }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl http://127.0.0.1:9080/orders
-{
-  "message": "hello from the demo origin",
-…
-```
-"#;
 
 /// Decompresses responses in gzip or deflate for clients that do not accept their coding.
 ///

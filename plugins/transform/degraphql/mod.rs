@@ -18,31 +18,11 @@ use sigma_plugin_kit::json_body;
 pub(crate) static DEGRAPHQL: Descriptor = Descriptor {
     name: "degraphql",
     priority: 509,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access]),
     build: |build| Ok(Arc::new(Degraphql::new(build)?)),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /articles
-    plugins:
-      degraphql:
-        query: "{article{name}}"
-        variables: [id]
-      proxy-rewrite: { uri: /graphql }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -s 'http://127.0.0.1:9080/articles?id=7&other=1' | grep -o '"uri": "[^"]*"'
-"uri": "/graphql?query=%7Barticle%7Bname%7D%7D&variables=%7B%22id%22%3A%227%22%7D"
-$ curl -s -o /dev/null -w '%{http_code}\n' -X PUT http://127.0.0.1:9080/articles
-405
-```
-"#;
 
 /// JSON values of a body: about the most that a body of the default `max_req_body_size` has.
 const MOST_VALUES: usize = 250_000;

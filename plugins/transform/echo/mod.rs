@@ -21,30 +21,11 @@ use sigma_plugin_kit::response_body::{Encoding, ask_for_readable, ask_for_whole}
 pub(crate) static ECHO: Descriptor = Descriptor {
     name: "echo",
     priority: 412,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter, Phase::BodyFilter]),
     build: |build| Ok(Arc::new(Echo::new(build)?)),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins: { echo: { before_body: "before\n", body: "hello\n", headers: { X-Echo: 1 } } }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-X-Echo: 1
-…
-before
-hello
-```
-"#;
 
 /// Adds text around the body of a response or replaces it, and sets header fields: for tests.
 ///

@@ -21,7 +21,7 @@ use sigma_plugin_kit::fields::frames;
 pub(crate) static ERROR_PAGE: Descriptor = Descriptor {
     name: "error-page",
     priority: 450,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::HeaderFilter]),
     metadata_schema: Some(schema_of::<Pages>),
     variables: &[
@@ -38,42 +38,6 @@ pub(crate) static ERROR_PAGE: Descriptor = Descriptor {
     },
     ..Descriptor::of::<ErrorPage>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-plugin_metadata:
-  - id: error-page
-    enable: true
-    error_404: { body: "<h1>There is nothing here</h1>" }
-global_rules:
-  - id: pages
-    plugins: { error-page: {} }
-routes:
-  - { uri: /orders, upstream: "http://127.0.0.1:9000" }
-  - uri: /closed
-    plugins:
-      respond: { status: 503 }
-      error-page:
-        pages:
-          - { status: ["5xx"], uri: /pages/sorry }
-          - { status: ["4xx"], json: '{"error": $status}', html: "<h1>Error $status</h1>" }
-  - uri: /pages/*
-    internal: true
-    plugins:
-      respond: { text: "We are closed.\n" }
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/nowhere
-HTTP/1.1 404 Not Found
-…
-<h1>There is nothing here</h1>
-$ curl -i http://127.0.0.1:9080/closed
-HTTP/1.1 503 Service Unavailable
-…
-We are closed.
-```
-"#;
 
 /// Shows pages instead of errors: a text by `Accept`, the response of another route, or a redirect.
 ///

@@ -14,7 +14,7 @@ use sigma_plugin::{Configuration, Context, Descriptor, Env, OwnedField, Phase, P
 pub(crate) static FORWARD_CLIENT_CERT: Descriptor = Descriptor {
     name: "forward-client-cert",
     priority: 1006,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Rewrite]),
     owned_fields: Some(|_| {
         let ids = [HeaderId::XForwardedClientCert, HeaderId::ClientCert, HeaderId::ClientCertChain];
@@ -86,23 +86,6 @@ impl Default for CertificateParts {
 }
 
 impl Configuration for ForwardClientCert {}
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      forward-client-cert: { client_cert: true }
-    upstream: http://127.0.0.1:9000
-```
-
-A client that has shown no certificate cannot make the node believe that it has:
-
-```console
-$ curl -s -H 'X-Forwarded-Client-Cert: Hash=forged' -H 'Client-Cert: :Zm9yZ2Vk:' http://127.0.0.1:9080/ | jq -c '[.headers | keys[] | select(test("cert"))]'
-[]
-```
-"#;
 
 impl Plugin for ForwardClientCert {
     fn rewrite(&self, ctx: &mut Context, _env: &Env<'_>) -> Step {

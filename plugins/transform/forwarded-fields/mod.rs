@@ -11,7 +11,7 @@ use sigma_plugin::{Configuration, Context, Descriptor, Env, OwnedField, Phase, P
 pub(crate) static FORWARDED_FIELDS: Descriptor = Descriptor {
     name: "forwarded-fields",
     priority: 1007,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Rewrite]),
     owned_fields: Some(|_| vec![OwnedField::shared("Forwarded")]),
     ..Descriptor::itself::<ForwardedFields>()
@@ -35,26 +35,6 @@ struct ForwardedFields {
 }
 
 impl Configuration for ForwardedFields {}
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      forwarded-fields: { x_forwarded_for: false, x_real_ip: true }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl http://127.0.0.1:9080/orders
-{
-…
-    "x-forwarded-port": "9080",
-    "x-real-ip": "127.0.0.1"
-  }
-}
-```
-"#;
 
 impl Plugin for ForwardedFields {
     fn rewrite(&self, ctx: &mut Context, _env: &Env<'_>) -> Step {

@@ -50,47 +50,13 @@ use sigma_plugin_kit::response_body::Encoding;
 pub(crate) static GRPC_TRANSCODE: Descriptor = Descriptor {
     name: "grpc-transcode",
     priority: 506,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     owned_fields: Some(|_| vec![OwnedField::shared("grpc-timeout")]),
     phases: PhaseSet::of(&[Phase::Access, Phase::RequestFilter, Phase::HeaderFilter, Phase::BodyFilter]),
     attributes: Some(schema_of::<Budget>),
     build: |build| Ok(Arc::new(GrpcTranscode(Arc::new(Transcoder::new(build)?)))),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-protos:
-  - id: shop
-    content: |
-      syntax = "proto3";
-      package shop;
-      import "google/api/annotations.proto";
-      service Orders {
-        rpc Find(Query) returns (Order) {
-          option (google.api.http) = { get: "/v1/orders/{id}" };
-        }
-      }
-      message Query { int64 id = 1; }
-      message Order { int64 id = 1; repeated string items = 2; }
-routes:
-  - uri: /find
-    plugins: { grpc-transcode: { proto_id: shop, service: shop.Orders, method: Find } }
-    upstream: { scheme: grpc, nodes: { "127.0.0.1:50051": 1 } }
-  - uri: /v1/*
-    plugins: { grpc-transcode: { proto_id: shop, service: shop.Orders, http_rules: true } }
-    upstream: { scheme: grpc, nodes: { "127.0.0.1:50051": 1 } }
-```
-
-```console
-$ curl -s http://127.0.0.1:9080/find -H 'Content-Type: application/json' -d '{"id": 7}'
-{"id":0,"items":[]}
-$ curl -s http://127.0.0.1:9080/v1/orders/7
-{"id":0,"items":[]}
-$ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/v1/nothing
-404
-```
-"#;
 
 /// State that the instances of one configuration share.
 struct Transcoder {

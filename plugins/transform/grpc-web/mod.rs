@@ -24,31 +24,10 @@ use sigma_plugin_kit::cross_origin::CrossOrigin;
 pub(crate) static GRPC_WEB: Descriptor = Descriptor {
     name: "grpc-web",
     priority: 505,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access, Phase::RequestFilter, Phase::HeaderFilter, Phase::BodyFilter]),
     ..Descriptor::itself::<GrpcWeb>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /api/*
-    plugins: { grpc-web: {} }
-    upstream:
-      scheme: grpc
-      nodes: { "127.0.0.1:50051": 1 }
-```
-
-```console
-$ curl -si -X OPTIONS http://127.0.0.1:9080/api/shop.Orders/Ping | grep -i access-control
-Access-Control-Allow-Methods: POST
-Access-Control-Allow-Headers: content-type,x-grpc-web,x-user-agent
-Access-Control-Expose-Headers: grpc-message,grpc-status
-Access-Control-Allow-Origin: *
-$ curl -H 'Content-Type: application/grpc-web-text' -d AAAAAAA= http://127.0.0.1:9080/api/shop.Orders/Ping
-AAAAAAA=gAAAAB5ncnBjLXN0YXR1czowDQpncnBjLW1lc3NhZ2U6DQo=
-```
-"#;
 
 /// Lets gRPC-Web clients, such as browsers, call a gRPC upstream.
 ///

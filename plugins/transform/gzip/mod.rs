@@ -23,35 +23,12 @@ use sigma_plugin_kit::coding::{self, Offer, Which};
 pub(crate) static GZIP: Descriptor = Descriptor {
     name: "gzip",
     priority: 995,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::HeaderFilter, Phase::BodyFilter]),
     attributes: Some(schema_of::<Budget>),
     build: |build| Ok(Arc::new(Gzip { budget: Budget::of(build)?, ..build.config()? })),
     ..Descriptor::of::<Gzip>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      gzip: { types: [application/json], min_length: 100, vary: true }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -s -D - -o /dev/null -H 'Accept-Encoding: gzip' http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-Vary: Accept-Encoding
-Content-Encoding: gzip
-…
-$ curl --compressed http://127.0.0.1:9080/orders
-{
-  "message": "hello from the demo origin",
-…
-```
-"#;
 
 /// Compresses responses with gzip.
 ///

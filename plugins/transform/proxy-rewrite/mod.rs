@@ -24,7 +24,7 @@ use sigma_plugin_kit::uri_template::{BeforeQuery, QueryTemplate, split_outside_b
 pub(crate) static PROXY_REWRITE: Descriptor = Descriptor {
     name: "proxy-rewrite",
     priority: 1008,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Rewrite]),
     owned_fields: Some(|conf| changed_fields(conf.get("headers"))),
     variables: &[
@@ -36,28 +36,6 @@ pub(crate) static PROXY_REWRITE: Descriptor = Descriptor {
     ],
     ..Descriptor::itself::<ProxyRewrite>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /shop/*
-    plugins:
-      proxy-rewrite:
-        regex_uri: ["^/shop/(.*)", "/$1"]
-        headers: { set: { X-From: gateway }, remove: [User-Agent, Accept] }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl http://127.0.0.1:9080/shop/orders?page=2
-{
-…
-  "uri": "/orders?page=2",
-…
-    "x-from": "gateway",
-…
-```
-"#;
 
 /// The methods that a request may be given.
 const METHODS: [&str; 14] = [

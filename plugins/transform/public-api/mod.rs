@@ -13,28 +13,11 @@ use sigma_plugin::{
 pub(crate) static PUBLIC_API: Descriptor = Descriptor {
     name: "public-api",
     priority: 501,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access]),
     build: |build| Ok(Arc::new(PublicApi { served: Served::all(build), ..build.config()? })),
     ..Descriptor::of::<PublicApi>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-global_rules:
-  - { id: metrics, plugins: { prometheus: {} } }
-routes:
-  - uri: /metrics
-    plugins:
-      ip-restriction: { whitelist: [127.0.0.1] }
-      public-api: { uri: /apisix/prometheus/metrics }
-```
-
-```console
-$ curl -s http://127.0.0.1:9080/metrics | grep 'node_info{'
-apisix_node_info{hostname="…",version="…"} 1
-```
-"#;
 
 /// Serves a plugin's own path, such as a metrics page, on this route.
 ///

@@ -25,36 +25,12 @@ const FORWARDED_FOR: &str = "x-forwarded-for";
 pub(crate) static REAL_IP: Descriptor = Descriptor {
     name: "real-ip",
     priority: 23000,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Rewrite]),
     variables: &[VariableField::guard("source", VariableForm::Name)],
     warnings: Some(|_, conf| warnings(conf)),
     ..Descriptor::itself::<RealIp>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      real-ip:
-        source: http_x_forwarded_for
-        trusted_addresses: [127.0.0.0/8]     # the balancer in front
-      ip-restriction: { blacklist: [203.0.113.7] }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i -H 'X-Forwarded-For: 203.0.113.7' http://127.0.0.1:9080/orders
-HTTP/1.1 403 Forbidden
-…
-$ curl -H 'X-Forwarded-For: 203.0.113.8' http://127.0.0.1:9080/orders
-…
-    "x-real-ip": "203.0.113.8"
-  }
-}
-```
-"#;
 
 /// Sets the client's address from a variable, such as a field of a proxy.
 ///

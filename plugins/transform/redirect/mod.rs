@@ -20,7 +20,7 @@ use sigma_plugin_kit::uri_template::{
 pub(crate) static REDIRECT: Descriptor = Descriptor {
     name: "redirect",
     priority: 900,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Rewrite]),
     build: |build| {
         let told = Option::<Attributes>::deserialize(build.node.attribute("redirect"));
@@ -31,22 +31,6 @@ pub(crate) static REDIRECT: Descriptor = Descriptor {
     attributes: Some(schema_of::<Attributes>),
     ..Descriptor::of::<Redirect>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /old/*
-    plugins:
-      redirect: { regex_uri: ["^/old/(.*)", "/new/$1"], ret_code: 301, append_query_string: true }
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/old/orders?page=2
-HTTP/1.1 301 Moved Permanently
-Location: /new/orders?page=2
-…
-```
-"#;
 
 /// Redirects clients: to HTTPS, to a template, or to the result of a pattern on the path.
 ///

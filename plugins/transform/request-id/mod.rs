@@ -13,36 +13,11 @@ use sigma_plugin_kit::fields::{frames, is_name};
 pub(crate) static REQUEST_ID: Descriptor = Descriptor {
     name: "request-id",
     priority: 12015,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter]),
     owned_fields: Some(|conf| texts(conf, "header_name").map(OwnedField::shared).collect()),
     ..Descriptor::itself::<RequestId>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      request-id: { algorithm: uuidv7 }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-X-Request-Id: …
-…
-    "x-request-id": "…",
-…
-$ curl -i -H 'X-Request-Id: my-own' http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-X-Request-Id: my-own
-…
-```
-"#;
 
 /// APISIX's letters; the J is missing and the G is there twice.
 const CHAR_SET: &str = "abcdefghijklmnopqrstuvwxyzABCDEFGHIGKLMNOPQRSTUVWXYZ0123456789";

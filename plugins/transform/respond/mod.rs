@@ -18,7 +18,7 @@ use sigma_plugin_kit::uri_template::UriReference;
 pub(crate) static RESPOND: Descriptor = Descriptor {
     name: "respond",
     priority: 490,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access]),
     variables: &[
         VariableField::shown("text", VariableForm::Template),
@@ -29,30 +29,6 @@ pub(crate) static RESPOND: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(Respond { conf: build.config()? })),
     ..Descriptor::of::<Conf>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /health
-    plugins:
-      respond: { text: "ok\n" }
-  - uri: ~^/blog/(?<id>[0-9]+)$
-    plugins:
-      respond: { status: 301, location: "/articles/$uri_param_id" }
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/health
-HTTP/1.1 200 OK
-Content-Type: text/plain
-…
-ok
-$ curl -i http://127.0.0.1:9080/blog/17
-HTTP/1.1 301 Moved Permanently
-Location: /articles/17
-…
-```
-"#;
 
 /// Responds with a status, a text or a redirect, or closes the connection.
 ///

@@ -32,7 +32,7 @@ use sigma_plugin_kit::substitute::Substitution;
 pub(crate) static RESPONSE_REWRITE: Descriptor = Descriptor {
     name: "response-rewrite",
     priority: 899,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter, Phase::BodyFilter]),
     build: |build| Ok(Arc::new(ResponseRewrite { budget: Budget::of(build)?, ..build.config()? })),
     attributes: Some(schema_of::<Budget>),
@@ -47,30 +47,6 @@ pub(crate) static RESPONSE_REWRITE: Descriptor = Descriptor {
     ],
     ..Descriptor::of::<ResponseRewrite>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      response-rewrite:
-        headers: { set: { X-Served-By: gateway }, remove: [Date] }
-        filters:
-          - { regex: demo origin, replace: gateway }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-X-Served-By: gateway
-…
-{
-  "message": "hello from the gateway",
-…
-```
-"#;
 
 /// Changes status, fields and body of responses, including responses of other plugins.
 ///

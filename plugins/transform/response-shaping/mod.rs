@@ -25,33 +25,12 @@ use sigma_plugin_kit::response_body::{Encoding, ask_for_readable};
 pub(crate) static RESPONSE_SHAPING: Descriptor = Descriptor {
     name: "response-shaping",
     priority: 1085,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter, Phase::BodyFilter]),
     attributes: Some(schema_of::<Budget>),
     build: |build| Ok(Arc::new(ResponseShaping(Arc::new(Shaper::new(build)?)))),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /users
-    plugins:
-      mocking:
-        content_type: application/json
-        response_example: '{"data": {"id": 7, "name": "jack", "address": {"city": "Bern", "street": "x"}, "hash": "f0"}}'
-      response-shaping:
-        target: data
-        allow: [id, name, address.city]
-        mapping: { name: login }
-        group: user
-```
-
-```console
-$ curl -s http://127.0.0.1:9080/users
-{"user":{"id":7,"address":{"city":"Bern"},"login":"jack"}}
-```
-"#;
 
 /// Selects and renames the fields of a JSON response.
 ///

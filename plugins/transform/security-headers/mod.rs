@@ -9,7 +9,7 @@ pub(crate) static SECURITY_HEADERS: Descriptor = Descriptor {
     name: "security-headers",
     // Next to response-rewrite, which has the last word by its higher number only where it is first.
     priority: 905,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::HeaderFilter]),
     ..Descriptor::itself::<SecurityHeaders>()
 };
@@ -59,28 +59,6 @@ struct Csp {
 }
 
 impl Configuration for SecurityHeaders {}
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      security-headers:
-        frame: DENY
-        hsts: { max_age: 31536000 }          # sent over TLS only
-        csp: { policy: "default-src 'self'" }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-X-Frame-Options: DENY
-Content-Security-Policy: default-src 'self'
-…
-```
-"#;
 
 impl Plugin for SecurityHeaders {
     fn header_filter(&self, ctx: &mut Context, _env: &Env<'_>) -> ResponseStep {

@@ -44,7 +44,7 @@ use sigma_plugin_kit::uri_template::UriTemplate;
 pub(crate) static STATIC_FILES: Descriptor = Descriptor {
     name: "static-files",
     priority: 500,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access]),
     variables: &[
         VariableField::shown("try.*", VariableForm::Template),
@@ -56,35 +56,6 @@ pub(crate) static STATIC_FILES: Descriptor = Descriptor {
     files: &[FileMember { name: "root", access: FileAccess::ReadFolder }],
     ..Descriptor::of::<Conf>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /static/*
-    plugins:
-      static-files:
-        root: "${{PWD}}/site"
-        prefix: /static
-        cache_control: max-age=60
-  - uri: /app/*
-    plugins:
-      static-files: { root: "${{PWD}}/site", prefix: /app, fallback: /index.html }
-```
-
-```console
-$ mkdir -p site && echo '<h1>Hello</h1>' > site/index.html
-$ curl -i http://127.0.0.1:9080/static/
-HTTP/1.1 200 OK
-…
-Cache-Control: max-age=60
-…
-Content-Type: text/html; charset=utf-8
-…
-<h1>Hello</h1>
-$ curl http://127.0.0.1:9080/app/any/view
-<h1>Hello</h1>
-```
-"#;
 
 /// Serves files of a folder.
 ///

@@ -20,7 +20,7 @@ use sigma_plugin_kit::turns::Entries;
 pub(crate) static TRAFFIC_LABEL: Descriptor = Descriptor {
     name: "traffic-label",
     priority: 967,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access]),
     owned_fields: Some(owned_fields),
     warnings: Some(|_, conf| idle_rules(conf)),
@@ -31,27 +31,6 @@ pub(crate) static TRAFFIC_LABEL: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(TrafficLabel::new(build)?)),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      traffic-label:
-        rules:
-          - match: [[arg_beta, "==", "1"]]
-            actions: [{ set_headers: { X-Release: beta } }]
-          - actions: [{ set_headers: { X-Release: stable } }]
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -s 'http://127.0.0.1:9080/orders?beta=1' | grep -o '"x-release": "[a-z]*"'
-"x-release": "beta"
-$ curl -s -H 'X-Release: beta' http://127.0.0.1:9080/orders | grep -o '"x-release": "[a-z]*"'
-"x-release": "stable"
-```
-"#;
 
 /// Sets header fields of requests, for nodes and for the plugins that run after it.
 ///

@@ -19,37 +19,12 @@ use sigma_plugin_kit::coding::{self, Which};
 pub(crate) static ZSTD: Descriptor = Descriptor {
     name: "zstd",
     priority: 997,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::HeaderFilter, Phase::BodyFilter]),
     attributes: Some(schema_of::<Budget>),
     build: |build| Ok(Arc::new(Zstd { budget: Budget::of(build)?, ..build.config()? })),
     ..Descriptor::of::<Zstd>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins:
-      zstd: { types: [application/json], min_length: 100, vary: true }
-      gzip: { types: [application/json], min_length: 100 }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -s -D - -o /dev/null -H 'Accept-Encoding: gzip, zstd' http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-Vary: Accept-Encoding
-Content-Encoding: zstd
-…
-$ curl -s -D - -o /dev/null -H 'Accept-Encoding: gzip, zstd;q=0.5' http://127.0.0.1:9080/orders
-HTTP/1.1 200 OK
-…
-Content-Encoding: gzip
-…
-```
-"#;
 
 /// Compresses responses with Zstandard.
 ///
