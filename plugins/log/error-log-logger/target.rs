@@ -10,8 +10,8 @@ use sigma_schema::Confidential;
 use sigma_schema::Problem;
 
 use super::NAME;
-use crate::kafka_logger::{self as kafka, BrokerConfig, Producer, TlsConfig};
 use crate::shared::http_sender::{Address, Fields, HttpSender, Transport};
+use crate::shared::kafka::{self, BrokerConfig, Producer, TlsConfig};
 use sigma_plugin_kit::batch::{self, Destination, Refusal, Sending};
 use sigma_plugin_kit::kafka::cluster::Broker;
 use sigma_plugin_kit::log_entry::json_list;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sigma_plugin::Node;
 use tokio::sync::Notify;
 
-use super::producer::Producer;
+use crate::shared::kafka::Producer;
 use sigma_plugin_kit::log_throttle::LogThrottle;
 
 /// Bytes of messages that may wait, whatever their number; as for the batches before them.

@@ -10,8 +10,8 @@ use sigma_plugin::address::{IpText, NodeAddr};
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin};
 use sigma_schema::described::schema_of;
 
-use crate::prometheus::matched_uri;
 use crate::shared::agent::{Agent, Latencies};
+use crate::shared::matched::matched_uri;
 use sigma_plugin_kit::batch::{self, BatchSettings, Batches, Limits, Processor};
 
 const NAME: &str = "datadog";

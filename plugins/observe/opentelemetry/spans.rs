@@ -12,11 +12,11 @@ use sigma_plugin::record::Source;
 use sigma_plugin::{Context, Env};
 use sigma_schema::expr::{VarName, VarValue, Variables};
 
-use crate::prometheus::matched_uri;
 use crate::shared::finished_exchange::{
     AttemptResult, FinishedExchange, Waited, target, without_credentials,
 };
 use crate::shared::ids::SpanId;
+use crate::shared::matched::matched_uri;
 use crate::shared::otlp::{
     Event, Kind, PARENT_KNOWN, PARENT_REMOTE, Span, SpanAttributes, Status, StatusCode,
 };

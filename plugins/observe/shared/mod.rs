@@ -12,6 +12,7 @@
 //! | `finished_exchange` | the recorded course of an exchange |
 //! | `otlp` | the messages of OpenTelemetry, and their resource |
 //! | `post`, `call` | the transport to a collector: HTTP, gRPC |
+//! | `matched` | the patterns of a route that a request matches |
 //! | `agent` | the messages to a StatsD agent |
 
 pub(crate) mod agent;
@@ -19,6 +20,7 @@ pub(crate) mod b3;
 pub(crate) mod call;
 pub(crate) mod finished_exchange;
 pub(crate) mod ids;
+pub(crate) mod matched;
 pub(crate) mod otlp;
 pub(crate) mod post;
 pub(crate) mod sampling;

@@ -9,8 +9,8 @@ use sigma_http::Method;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin};
 use sigma_schema::described::schema_of;
 
-use crate::prometheus::matched_uri;
 use crate::shared::agent::{Agent, Latencies};
+use crate::shared::matched::matched_uri;
 use sigma_plugin_kit::batch::{self, BatchSettings, Batches, Limits, Processor};
 
 const NAME: &str = "statsd";

@@ -33,7 +33,7 @@ pub(super) fn content_type(headers: &Headers) -> Result<&str, String> {
     if types.next().is_some() {
         return Err("it has more than one Content-Type".to_owned());
     }
-    if !crate::request_validation::is_utf8(first) {
+    if !crate::shared::charset::is_utf8(first) {
         return Err("its Content-Type names a charset other than UTF-8".to_owned());
     }
     let first = std::str::from_utf8(first).map_err(|_| "its Content-Type is not UTF-8".to_owned())?;

@@ -12,6 +12,7 @@ use sigma_plugin::variables::pairs;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 use sigma_schema::validation::Schema;
 
+use crate::shared::charset::is_utf8;
 use sigma_plugin_kit::changed_body::replace_request_body;
 use sigma_plugin_kit::json_body::{self, Unread};
 
@@ -260,21 +261,6 @@ fn is_form(ctx: &Context) -> Result<bool, Refused> {
         },
         _ => Ok(false),
     }
-}
-
-/// Whether a content type names no other charset than UTF-8, in which the same bytes would be another text to the
-/// node: `charset=utf-7`, `charset=ibm037`.
-pub(super) fn is_utf8(media_type: &[u8]) -> bool {
-    let mut parameters = media_type.split(|b| *b == b';').skip(1).filter_map(|parameter| {
-        let at = parameter.iter().position(|b| *b == b'=')?;
-        Some((parameter[..at].trim_ascii(), parameter[at + 1..].trim_ascii()))
-    });
-    parameters.all(|(name, value)| {
-        let value = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
-        let is_known =
-            [&b"utf-8"[..], b"utf8", b"us-ascii"].iter().any(|known| value.eq_ignore_ascii_case(known));
-        !name.eq_ignore_ascii_case(b"charset") || is_known
-    })
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ use sigma_plugin::{
 use sigma_schema::Confidential;
 use sigma_schema::described::{CONFIDENTIAL, schema_of};
 
-use crate::limit_count::{self as count, LimitCount};
+use crate::shared::count::{self, LimitCount};
 use crate::shared::quota::UNDETERMINED;
 use cost::{Judge, MOST_SELECTIONS, NoCost, Strategy};
 use schema::Schema;

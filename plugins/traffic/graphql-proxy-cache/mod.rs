@@ -17,8 +17,7 @@ use sigma_plugin::{
 use sigma_schema::Problem;
 use sigma_schema::described::schema_of;
 
-use super::proxy_cache::Strategy;
-use super::proxy_cache::zones::Attributes as ZoneAttributes;
+use crate::shared::zones::{Attributes as ZoneAttributes, Strategy};
 
 const NAME: &str = "graphql-proxy-cache";
 

@@ -2,15 +2,13 @@
 
 use std::sync::Arc;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use sigma_plugin::outbound::Call;
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 use sigma_schema::Confidential;
 
-use crate::shared::platform::{Called, Credentials, Function};
+use crate::shared::platform::{Called, Credentials, Function, basic};
 use sigma_plugin_kit::service::warnings;
 
 /// The plugin.
@@ -50,11 +48,6 @@ impl Configuration for Config {}
 struct Authorization {
     /// User and password, separated by `:`.
     service_token: Option<Confidential>,
-}
-
-/// User and password as `Authorization` has them.
-pub(crate) fn basic(token: &Confidential) -> String {
-    format!("Basic {}", STANDARD.encode(token.reveal()))
 }
 
 /// The value of `Authorization`.

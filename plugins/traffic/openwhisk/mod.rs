@@ -12,8 +12,7 @@ use sigma_plugin::step::BodyRead;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 use sigma_schema::Confidential;
 
-use super::openfunction::basic;
-use crate::shared::platform::{Sizes, unreachable_function};
+use crate::shared::platform::{Sizes, basic, unreachable_function};
 use sigma_plugin_kit::fields::{frames, is_name};
 use sigma_plugin_kit::json_body;
 use sigma_plugin_kit::service::{Keepalive, warnings};

@@ -2,8 +2,6 @@
 //!
 //! The plugin chooses the responses to store and their keys; storage itself is a stage of the exchange.
 
-pub(crate) mod zones;
-
 use std::sync::Arc;
 
 use aws_lc_rs::digest::{SHA256, digest};
@@ -11,14 +9,13 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 use sigma_http::Method;
-use sigma_plugin::cache::{CacheDisk, CacheDisks, CacheOrder, CacheRule, Lifetime, Tells};
+use sigma_plugin::cache::{CacheDisks, CacheOrder, CacheRule, Lifetime, Tells};
 use sigma_plugin::variables::joined;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 use sigma_schema::Problem;
 use sigma_schema::described::schema_of;
 
-pub(super) use zones::scaled;
-use zones::{Attributes, Kind};
+use crate::shared::zones::{Attributes, Strategy};
 
 const NAME: &str = "proxy-cache";
 
@@ -114,35 +111,6 @@ struct Config {
     /// Seconds for which a stale response replaces an error of a node, in addition to its own `stale-if-error`.
     #[schemars(range(max = 2_147_483_647), extend("default" = 0, "own_default" = true))]
     stale_if_error: u32,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Strategy {
-    Disk,
-    Memory,
-}
-
-impl Strategy {
-    /// The memory of the zone of this name, in bytes, and its place on a disk.
-    ///
-    /// # Errors
-    /// Returns an error, which is a sentence, if there is no such zone for this strategy.
-    pub(super) fn zone(
-        self,
-        attributes: &Attributes,
-        name: &str,
-    ) -> Result<(u64, Option<CacheDisk>), String> {
-        let (kind, word) = match self {
-            Strategy::Disk => (Kind::Disk, "disk"),
-            Strategy::Memory => (Kind::Memory, "memory"),
-        };
-        let zone = attributes.zone(name).ok_or(format!("cache_zone {name} not found"))?;
-        match zone.kind() == kind {
-            true => Ok((zone.bytes()?, zone.disk()?)),
-            false => Err(format!("invalid or empty cache_zone for cache_strategy: {word}")),
-        }
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]

@@ -7,7 +7,7 @@ use sigma_plugin::descriptor::InlineUpstream;
 use sigma_plugin::{Build, Configuration};
 use sigma_schema::template::Template;
 
-use crate::proxy_cache::scaled;
+use crate::shared::zones::scaled;
 use sigma_plugin_kit::fields::{frames, is_name};
 
 /// Sends copies of requests to other hosts and drops their responses.

@@ -14,9 +14,8 @@ use sigma_plugin::step::BodyRead;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 use sigma_schema::Confidential;
 
-use crate::realtime::service::is_channel;
 use crate::shared::hub::{Busy, Hub};
-use crate::shared::push::{Item, Pushed, Target};
+use crate::shared::push::{Item, Pushed, Target, is_channel};
 
 /// The plugin on the side of services.
 pub(crate) static REALTIME_PUBLISH: Descriptor = Descriptor {

@@ -9,11 +9,9 @@ use sigma_plugin::outbound::{Call, Calling, Outbound, ServiceResponse};
 use sigma_plugin::{Context, Env};
 
 use super::Config;
+use crate::shared::push::is_channel;
 use crate::shared::room::Seat;
 use sigma_plugin_kit::log_throttle::LogThrottle;
-
-/// Most bytes of a channel's name.
-const CHANNEL_BYTES: usize = 128;
 
 /// Most fields that the service has a connection remember, and their bytes together.
 const META_FIELDS: usize = 16;
@@ -212,11 +210,6 @@ pub(super) fn is_held(headers: &Headers) -> bool {
 /// Whether a field of the service's is about the connection, and not for the client.
 pub(super) fn is_for_gateway(name: &[u8]) -> bool {
     is_one_of(name, &OWN_FIELDS) || begins_own(name)
-}
-
-/// Whether a name of a channel may be one.
-pub(super) fn is_channel(name: &str) -> bool {
-    !name.is_empty() && name.len() <= CHANNEL_BYTES && name.bytes().all(|b| b.is_ascii_graphic() && b != b',')
 }
 
 /// The channels that stand in a field.

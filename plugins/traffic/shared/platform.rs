@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
@@ -12,6 +14,7 @@ use sigma_plugin::outbound::{Call, CallError, Service, ServiceResponse};
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::variables::{pairs, percent_encode_path};
 use sigma_plugin::{Build, Context, Env, Reply, Step};
+use sigma_schema::Confidential;
 
 use sigma_plugin_kit::fields::frames;
 use sigma_plugin_kit::log_throttle::LogThrottle;
@@ -26,6 +29,11 @@ const REST: &str = ":ext";
 
 /// Most arguments of a client that a function gets.
 const MOST_ARGUMENTS: usize = 100;
+
+/// User and password as `Authorization` has them.
+pub(crate) fn basic(token: &Confidential) -> String {
+    format!("Basic {}", STANDARD.encode(token.reveal()))
+}
 
 /// The function, and the call of it.
 #[derive(Deserialize, JsonSchema)]

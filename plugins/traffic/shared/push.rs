@@ -4,6 +4,9 @@ use std::sync::Arc;
 
 use sigma_http::websocket::messages::Kind;
 
+/// Most bytes of a channel's name.
+const CHANNEL_BYTES: usize = 128;
+
 /// Whom an item is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {
@@ -25,4 +28,9 @@ pub(crate) struct Item {
     pub(crate) target: Target,
     pub(crate) websocket: Option<Pushed>,
     pub(crate) events: Option<Pushed>,
+}
+
+/// Whether a name of a channel may be one.
+pub(crate) fn is_channel(name: &str) -> bool {
+    !name.is_empty() && name.len() <= CHANNEL_BYTES && name.bytes().all(|b| b.is_ascii_graphic() && b != b',')
 }

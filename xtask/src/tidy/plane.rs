@@ -158,9 +158,9 @@ const BANS: &[Ban] = &[
                 "crates/sigma-plugin-kit/src/batch.rs",
                 "taken when an instance is built, and by workers for one addition to a batch",
             ),
-            ("plugins/traffic/limit-count/mod.rs", "taken when an instance is built"),
+            ("plugins/traffic/shared/count/mod.rs", "taken when an instance is built"),
             (
-                "plugins/traffic/limit-count/delayed.rs",
+                "plugins/traffic/shared/count/delayed.rs",
                 "limits count over all workers: held for one addition to a table",
             ),
             (
@@ -350,7 +350,7 @@ const BANS: &[Ban] = &[
             ),
             ("crates/sigma-plugin-kit/src/batch.rs", "on the control thread, and once for each entry"),
             ("crates/sigma-plugin-kit/src/kafka/", "on the control thread"),
-            ("plugins/log/kafka-logger/", "on the control thread"),
+            ("plugins/log/shared/kafka/", "on the control thread"),
             ("plugins/log/rocketmq-logger/", "on the control thread"),
             ("plugins/observe/prometheus/push/", "on the control thread"),
             ("plugins/log/log-rotate/", "in spawn_blocking"),

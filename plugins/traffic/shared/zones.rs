@@ -70,6 +70,35 @@ pub(crate) enum Kind {
     Memory,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Strategy {
+    Disk,
+    Memory,
+}
+
+impl Strategy {
+    /// The memory of the zone of this name, in bytes, and its place on a disk.
+    ///
+    /// # Errors
+    /// Returns an error, which is a sentence, if there is no such zone for this strategy.
+    pub(crate) fn zone(
+        self,
+        attributes: &Attributes,
+        name: &str,
+    ) -> Result<(u64, Option<CacheDisk>), String> {
+        let (kind, word) = match self {
+            Strategy::Disk => (Kind::Disk, "disk"),
+            Strategy::Memory => (Kind::Memory, "memory"),
+        };
+        let zone = attributes.zone(name).ok_or(format!("cache_zone {name} not found"))?;
+        match zone.kind() == kind {
+            true => Ok((zone.bytes()?, zone.disk()?)),
+            false => Err(format!("invalid or empty cache_zone for cache_strategy: {word}")),
+        }
+    }
+}
+
 impl Attributes {
     /// Parses the attribute; missing values get their defaults.
     pub(crate) fn of(attribute: &Value) -> Result<Attributes, String> {
