@@ -11,6 +11,8 @@ mod explained;
 pub mod fuzzing;
 mod left_out;
 #[cfg(test)]
+mod promised;
+#[cfg(test)]
 #[path = "../../../plugins/testing.rs"]
 mod testing;
 #[cfg(test)]
