@@ -2,11 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step of a test may panic")]
 
-#[path = "../../../examples/plugin/notice.rs"]
+#[path = "../../../examples/plugin/notice/mod.rs"]
 #[allow(unreachable_pub, reason = "it is written as a plugin of the gateway would be")]
 mod notice;
 
-#[path = "../../../examples/plugin/served_by.rs"]
+#[path = "../../../examples/plugin/served-by/mod.rs"]
 #[allow(unreachable_pub, reason = "it is written as a plugin of the gateway would be")]
 mod served_by;
 
@@ -19,7 +19,8 @@ fn the_document_shows_the_example() {
         text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n")
     };
     let document = read("docs/writing-a-plugin.md");
-    let examples = ["notice", "served_by"].map(|name| plain(&read(&format!("examples/plugin/{name}.rs"))));
+    let examples =
+        ["notice", "served-by"].map(|name| plain(&read(&format!("examples/plugin/{name}/mod.rs"))));
     let pieces: Vec<&str> =
         document.split("```rust\n").skip(1).filter_map(|rest| Some(rest.split_once("```")?.0)).collect();
     assert!(pieces.len() >= 5, "the document has lost its pieces");

@@ -4,25 +4,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep};
 
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins: { served-by: { name: berlin-1 } }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -si http://127.0.0.1:9080/orders | grep X-Served-By
-X-Served-By: berlin-1
-```
-"#;
-
 /// Descriptor of the plugin.
 pub static SERVED_BY: Descriptor = Descriptor {
     name: "served-by",
     priority: 890,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::HeaderFilter]),
     ..Descriptor::itself::<ServedBy>()
 };

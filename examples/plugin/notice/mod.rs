@@ -16,27 +16,12 @@ use sigma_plugin::{
 pub static NOTICE: Descriptor = Descriptor {
     name: "notice",
     priority: 2990,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Access, Phase::BodyFilter]),
     upstreams: Some(|conf| Config::deserialize(conf).iter().map(Config::upstream).collect()),
     build: |build| Ok(Arc::new(Notice::new(build)?)),
     ..Descriptor::of::<Config>()
 };
-
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-routes:
-  - uri: /*
-    plugins: { notice: { service: "http://127.0.0.1:9001/notice", types: [application/json] } }
-    upstream: http://127.0.0.1:9000
-```
-
-```console
-$ curl -s http://127.0.0.1:9080/orders | grep '"uri"'
-  "uri": "/orders",
-  "uri": "/notice",
-```
-"#;
 
 /// Puts a service's notice below every page.
 ///
