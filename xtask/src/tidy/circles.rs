@@ -113,7 +113,7 @@ const KNOWN: &[(&str, &str, &str)] = &[
 ];
 
 /// A place in a crate, such as `["route", "tree"]`; empty for its root.
-type Path = Vec<String>;
+pub(super) type Path = Vec<String>;
 
 /// Finds the circles of every crate.
 pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
@@ -182,14 +182,14 @@ fn steps(folder: &str, files: &[&Source]) -> Vec<BTreeSet<usize>> {
 }
 
 /// The module that a file is. The folder of a plugin has the plugin's name, and its module has `_` instead of `-`.
-fn place(path: &str) -> Path {
+pub(super) fn place(path: &str) -> Path {
     let path = path.strip_suffix(".rs").unwrap_or(path);
     let parts = path.split('/').filter(|part| !matches!(*part, "mod" | "lib" | "main"));
     parts.map(|part| part.replace('-', "_")).collect()
 }
 
 /// The paths within the crate that `code` of the module `own` names.
-fn used(code: &str, own: &[String], is_child: impl Fn(&str) -> bool) -> Vec<Path> {
+pub(super) fn used(code: &str, own: &[String], is_child: impl Fn(&str) -> bool) -> Vec<Path> {
     let mut paths = Vec::new();
     for (at, word) in words(code) {
         let rest = &code[at + word.len()..];

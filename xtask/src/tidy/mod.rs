@@ -11,6 +11,7 @@ mod layering;
 mod lock;
 mod owned;
 mod plane;
+mod plugin_folders;
 mod prose;
 mod size;
 mod source;
@@ -93,6 +94,7 @@ fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
     let repository = Repository::read(root)?;
     let mut findings = layering::check(&repository)?;
     findings.extend(plane::check(&repository));
+    findings.extend(plugin_folders::check(&repository));
     findings.extend(circles::check(&repository.sources));
     findings.extend(owned::check(&repository.sources));
     findings.extend(duplicates::check(&repository)?);
