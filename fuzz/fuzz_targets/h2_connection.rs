@@ -9,15 +9,16 @@
 use libfuzzer_sys::fuzz_target;
 use sigma_http::h1::{HeadLimits, Tolerance, parse_request};
 use sigma_http::h2::frame::PREFACE;
-use sigma_http::h2::{Arrival, Codec, Config, ErrorCode, FloodLimits, RequestLine, Role, StreamKey};
+use sigma_http::h2::{
+    Arrival, Codec, Config, ErrorCode, FloodLimits, FlowWindows, RequestLine, Role, StreamKey,
+};
 use sigma_http::{BodyLength, Chunk, Frame, Headers, RequestHead};
 
 const CONFIG: Config = Config {
     role: Role::Server,
     streams: 8,
     pending_resets: 4,
-    stream_window: 2_000,
-    connection_window: 65_535,
+    windows: FlowWindows { stream_bytes: 2_000, connection_bytes: 65_535 },
     frame_bytes: 16_384,
     header_list_bytes: 4_096,
     head: HeadLimits { line_bytes: 1_024, head_bytes: 4_096, fields: 32, tolerance: Tolerance::NONE },

@@ -10,7 +10,7 @@ use sigma_http::{BodyLength, Chunk, Frame, Headers, Method, RequestHead, Respons
 use sigma_net::{Deadline, Peer, Stream};
 use sigma_wire::h1::{Server, ServerLimits};
 use sigma_wire::h2::{
-    FloodLimits, Reused, ServerStream, Session, SessionLimits, SharedConnection, SharedLimits,
+    FloodLimits, FlowWindows, Reused, ServerStream, Session, SessionLimits, SharedConnection, SharedLimits,
 };
 use sigma_wire::{Connection, Downstream, HeadLimits};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -35,8 +35,7 @@ const SESSION: SessionLimits = SessionLimits {
     streams: 10,
     header_list_bytes: 1_000,
     frame_bytes: 16_384,
-    stream_window_bytes: 65_535,
-    connection_window_bytes: 65_535,
+    windows: FlowWindows { stream_bytes: 65_535, connection_bytes: 65_535 },
     pending_resets: 10,
     flood: FloodLimits::NONE,
 };
@@ -44,8 +43,7 @@ const SESSION: SessionLimits = SessionLimits {
 const SHARED: SharedLimits = SharedLimits {
     head: HEAD,
     streams: 10,
-    stream_window_bytes: 65_535,
-    connection_window_bytes: 65_535,
+    windows: FlowWindows { stream_bytes: 65_535, connection_bytes: 65_535 },
     frame_bytes: 16_384,
     header_list_bytes: 1_000,
     controls_per_second: u32::MAX,

@@ -40,21 +40,21 @@ impl Codec {
     /// Counts the waiting bytes of a body to be sent.
     pub(super) fn count_piece(&mut self, slot: u32) {
         let stream = self.streams.at(slot);
-        let held = if stream.piece.is_empty() { 0 } else { stream.piece.memory() };
+        let held = if stream.output.piece.is_empty() { 0 } else { stream.output.piece.memory() };
         let moved = stream.moved();
         // Small bodies that leave at once are not worth an entry.
-        if held != 0 || stream.piece_held != 0 || moved - stream.moved_noted >= NOTED_BYTES {
-            stream.account.update(stream.piece_held, held, moved);
-            (stream.piece_held, stream.moved_noted) = (held, moved);
+        if held != 0 || stream.output.piece_held != 0 || moved - stream.moved_noted >= NOTED_BYTES {
+            stream.account.update(stream.output.piece_held, held, moved);
+            (stream.output.piece_held, stream.moved_noted) = (held, moved);
         }
     }
 
     /// Counts the bytes that wait for the socket, and an incomplete head. Call it after bytes have arrived and left.
     pub fn count_output(&mut self) {
-        let held = self.out.memory() + self.block.capacity();
-        if held != self.output_held {
-            self.account.update(self.output_held, held, self.out.written());
-            self.output_held = held;
+        let held = self.output.queue.memory() + self.headers.block.capacity();
+        if held != self.output.held {
+            self.account.update(self.output.held, held, self.output.queue.written());
+            self.output.held = held;
         }
     }
 

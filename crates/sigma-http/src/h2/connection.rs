@@ -10,24 +10,14 @@ use sigma_buffer::held::Account;
 use super::frame::{
     self, DEFAULT_FRAME_BYTES, DEFAULT_WINDOW, ErrorCode, MAX_31_BITS, MAX_FRAME_BYTES, PREFACE, setting,
 };
-use super::hpack::{Decoder, Encoder};
 use super::output::Output;
 use super::reading::Reading;
-use super::stream::{End, Fate, StreamKey, Streams};
+use super::state::{ConnectionEnd, ConnectionOutput, GracefulEnd, HeaderCodec, PeerState, StreamIds};
+use super::stream::{Fate, ReceiveWindow, StreamKey, Streams};
 use crate::h1::HeadLimits;
 use crate::multiplex::budget::{Budget, FloodLimits, GLITCHES};
-use crate::multiplex::fields::Pseudo;
 use crate::multiplex::heads;
 use crate::{BodyLength, Fault, Frame, RequestHead, ResponseHead};
-
-/// The default size of each side's header table (RFC 9113 §6.5.2).
-const TABLE_BYTES: u32 = 4_096;
-
-/// The number of recent resets by this side, whose streams may still get frames.
-const RECENT_RESETS: usize = 128;
-
-/// The number of concurrent streams before the server's SETTINGS: the recommended minimum (RFC 9113 §6.5.2).
-const UNTOLD_STREAMS: u32 = 100;
 
 /// The payload of the PING that shows when a client has seen the first GOAWAY.
 pub(super) const LEAVING: [u8; 8] = *b"leaving!";
@@ -41,6 +31,25 @@ pub enum Role {
     Server,
 }
 
+/// Bytes that the peer may send ahead of the reads of this side.
+#[derive(Debug, Clone, Copy)]
+pub struct FlowWindows {
+    /// The bytes of each stream.
+    pub stream_bytes: u32,
+    /// The bytes of all streams of the connection.
+    pub connection_bytes: u32,
+}
+
+impl FlowWindows {
+    /// Returns the nearest windows that the protocol has.
+    fn clamped(self) -> FlowWindows {
+        FlowWindows {
+            stream_bytes: self.stream_bytes.min(MAX_31_BITS),
+            connection_bytes: self.connection_bytes.clamp(DEFAULT_WINDOW, MAX_31_BITS),
+        }
+    }
+}
+
 /// The settings that one side announces and enforces.
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
@@ -50,10 +59,8 @@ pub struct Config {
     pub streams: u32,
     /// Streams that a client has cancelled while their exchanges still run.
     pub pending_resets: usize,
-    /// Bytes that the peer may send ahead, per stream.
-    pub stream_window: u32,
-    /// Bytes that the peer may send ahead on the connection.
-    pub connection_window: u32,
+    /// Bytes that the peer may send ahead.
+    pub windows: FlowWindows,
     /// Largest frame that the peer may send.
     pub frame_bytes: u32,
     /// The largest list of fields.
@@ -88,65 +95,32 @@ pub enum Arrival {
     Nothing,
 }
 
-/// The announced settings of the peer.
-#[derive(Debug)]
-pub(super) struct PeerSettings {
-    pub(super) initial_window: u32,
-    pub(super) frame_bytes: u32,
-    pub(super) streams: u32,
-    pub(super) extended_connect: bool,
-}
-
-/// The progress of a graceful end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
-pub(super) enum GracefulEnd {
-    No,
-    /// The peer has the first GOAWAY, without its last stream.
-    Announced,
-    /// The peer has the second GOAWAY, with its last stream.
-    Told,
-}
-
 /// One connection.
 #[derive(Debug)]
 pub struct Codec {
     pub(super) config: Config,
-    pub(super) decoder: Decoder,
-    pub(super) encoder: Encoder,
-    pub(super) pseudo: Pseudo,
+    pub(super) headers: HeaderCodec,
     pub(super) streams: Streams,
-    pub(super) incoming: VecDeque<Incoming>,
-    pub(super) woken: Vec<u32>,
+    pub(super) events: PendingEvents,
     pub(super) reading: Reading,
-    /// An incomplete head.
-    pub(super) block: Vec<u8>,
     /// Bytes that the peer may still send on the connection.
-    pub(super) recv_window: i64,
-    pub(super) unannounced: u32,
-    pub(super) peer: PeerSettings,
-    /// No SETTINGS of the peer have arrived.
-    pub(super) first_settings: bool,
-    /// The peer has acknowledged this side's settings.
-    pub(super) settled: bool,
-    pub(super) last_peer_stream: u32,
-    pub(super) next_stream: u32,
-    pub(super) begun: u32,
-    pub(super) recent_resets: VecDeque<u32>,
-    pub(super) out: Output,
+    pub(super) window: ReceiveWindow,
+    pub(super) peer: PeerState,
+    pub(super) ids: StreamIds,
+    pub(super) output: ConnectionOutput,
     /// The memory account of the connection, without its streams.
     pub(super) account: Account,
-    /// Bytes of `out` and `block` in the account.
-    pub(super) output_held: usize,
     pub(super) budget: Budget,
     pub(super) now_ms: u64,
-    pub(super) failed: Option<(ErrorCode, &'static str)>,
-    pub(super) leaving: GracefulEnd,
-    /// The peer accepts no further streams.
-    pub(super) peer_leaves: bool,
-    /// Streams that the node has reset since its last head.
-    pub(super) resets_in_a_row: u32,
-    /// DATA frames written, and streams opened by this side.
-    pub(super) frames_sent: u64,
+    pub(super) end: ConnectionEnd,
+}
+
+/// Events that the driver has not taken.
+#[derive(Debug, Default)]
+pub(super) struct PendingEvents {
+    pub(super) incoming: VecDeque<Incoming>,
+    /// The slots of streams to wake.
+    pub(super) woken: Vec<u32>,
 }
 
 impl Codec {
@@ -154,46 +128,25 @@ impl Codec {
     pub fn new(config: Config) -> Codec {
         let config = Config {
             frame_bytes: config.frame_bytes.clamp(DEFAULT_FRAME_BYTES, MAX_FRAME_BYTES),
-            stream_window: config.stream_window.min(MAX_31_BITS),
-            connection_window: config.connection_window.clamp(DEFAULT_WINDOW, MAX_31_BITS),
+            windows: config.windows.clamped(),
             ..config
         };
         let mut connection = Codec {
-            decoder: Decoder::new(TABLE_BYTES),
-            encoder: Encoder::new(TABLE_BYTES),
-            pseudo: Pseudo::default(),
+            headers: HeaderCodec::new(),
             streams: Streams::default(),
-            incoming: VecDeque::new(),
-            woken: Vec::new(),
+            events: PendingEvents::default(),
             reading: match config.role {
                 Role::Client => Reading::FirstSettings,
                 Role::Server => Reading::Preface,
             },
-            block: Vec::new(),
-            recv_window: config.connection_window.into(),
-            unannounced: 0,
-            peer: PeerSettings {
-                initial_window: DEFAULT_WINDOW,
-                frame_bytes: DEFAULT_FRAME_BYTES,
-                streams: UNTOLD_STREAMS,
-                extended_connect: false,
-            },
-            first_settings: true,
-            settled: false,
-            last_peer_stream: 0,
-            next_stream: 1,
-            begun: 0,
-            recent_resets: VecDeque::new(),
-            out: Output::new(),
+            window: ReceiveWindow::new(config.windows.connection_bytes),
+            peer: PeerState::new(),
+            ids: StreamIds::new(),
+            output: ConnectionOutput { queue: Output::new(), held: 0, frames_sent: 0 },
             account: config.role.account(),
-            output_held: 0,
             budget: Budget::new(config.flood),
             now_ms: 0,
-            failed: None,
-            leaving: GracefulEnd::No,
-            peer_leaves: false,
-            resets_in_a_row: 0,
-            frames_sent: 0,
+            end: ConnectionEnd { failed: None, leaving: GracefulEnd::No },
             config,
         };
         connection.introduce();
@@ -203,9 +156,9 @@ impl Codec {
     /// Writes this side's preface and SETTINGS.
     fn introduce(&mut self) {
         let config = &self.config;
-        let out = self.out.control();
+        let out = self.output.queue.control();
         let common = [
-            (setting::INITIAL_WINDOW_SIZE, config.stream_window),
+            (setting::INITIAL_WINDOW_SIZE, config.windows.stream_bytes),
             (setting::MAX_FRAME_SIZE, config.frame_bytes),
             (setting::MAX_HEADER_LIST_SIZE, config.header_list_bytes),
         ];
@@ -224,14 +177,14 @@ impl Codec {
                 frame::write_settings(out, &[&own[..], &common].concat());
             }
         }
-        if config.connection_window > DEFAULT_WINDOW {
-            frame::write_window_update(out, 0, config.connection_window - DEFAULT_WINDOW);
+        if config.windows.connection_bytes > DEFAULT_WINDOW {
+            frame::write_window_update(out, 0, config.windows.connection_bytes - DEFAULT_WINDOW);
         }
     }
 
     /// Returns the next new request.
     pub fn next_incoming(&mut self) -> Option<Incoming> {
-        while let Some(incoming) = self.incoming.pop_front() {
+        while let Some(incoming) = self.events.incoming.pop_front() {
             if self.streams.peek(incoming.key).fate.is_none() {
                 return Some(incoming);
             }
@@ -244,12 +197,12 @@ impl Codec {
 
     /// Returns true if [`Codec::take_woken`] has streams.
     pub fn has_woken(&self) -> bool {
-        !self.woken.is_empty()
+        !self.events.woken.is_empty()
     }
 
     /// Returns the streams with events since the last call. `wake` gets their slots, some of them more than once.
     pub fn take_woken(&mut self, wake: impl FnMut(usize)) {
-        self.woken.drain(..).map(|slot| slot as usize).for_each(wake);
+        self.events.woken.drain(..).map(|slot| slot as usize).for_each(wake);
     }
 
     /// Returns the glitches of the peer since the last call, in the order of [`super::Glitch::ALL`].
@@ -269,89 +222,82 @@ impl Codec {
 
     /// Returns the number of streams begun so far.
     pub fn begun(&self) -> u32 {
-        self.begun
+        self.ids.begun
     }
 
     /// Returns true if another stream may be opened.
     pub fn may_open(&self) -> bool {
-        self.failed.is_none()
-            && !self.peer_leaves
-            && self.leaving == GracefulEnd::No
-            && self.streams.alive() < self.peer.streams as usize
-            && self.next_stream <= MAX_31_BITS
+        !self.is_spent() && self.streams.alive() < self.peer.settings.streams as usize
     }
 
     /// Returns the number of concurrent streams that the peer accepts.
     pub fn streams_max(&self) -> u32 {
-        self.peer.streams
+        self.peer.settings.streams
     }
 
     /// Returns true if a GOAWAY was sent.
     pub fn is_leaving(&self) -> bool {
-        self.leaving != GracefulEnd::No
+        self.end.leaving != GracefulEnd::No
     }
 
     /// Returns true if the SETTINGS of the peer have arrived.
     pub fn is_greeted(&self) -> bool {
-        !self.first_settings
+        !self.peer.first_settings
     }
 
     /// Returns true if no stream can be opened any more.
     pub fn is_spent(&self) -> bool {
-        self.failed.is_some()
-            || self.peer_leaves
-            || self.leaving != GracefulEnd::No
-            || self.next_stream > MAX_31_BITS
+        self.end.has_begun() || self.peer.leaves || !self.ids.has_next()
     }
 
     /// Returns true if the peer supports extended CONNECT (RFC 8441).
     pub fn takes_extended_connect(&self) -> bool {
-        self.peer.extended_connect
+        self.peer.settings.extended_connect
     }
 
     /// Returns the reason why the connection failed; it ends once its output is written.
     pub fn failure(&self) -> Option<(ErrorCode, &'static str)> {
-        self.failed
+        self.end.failed
     }
 
     /// Returns true if the peer knows its last stream and no stream is left.
     pub fn is_done(&self) -> bool {
-        self.leaving == GracefulEnd::Told && self.streams.held() == 0
+        self.end.leaving == GracefulEnd::Told && self.streams.held() == 0
     }
 
     /// Starts a graceful end: a first GOAWAY, then one with the last stream once the peer has seen the first (RFC
     /// 9113 §6.8).
     pub fn leave(&mut self) {
-        if self.failed.is_some() || self.leaving != GracefulEnd::No {
+        if self.end.has_begun() {
             return;
         }
         match self.config.role {
             Role::Server => {
-                self.leaving = GracefulEnd::Announced;
-                frame::write_go_away(self.out.control(), MAX_31_BITS, ErrorCode::NO_ERROR);
-                frame::write(self.out.control(), frame::kind::PING, 0, 0, &[&LEAVING]);
+                self.end.leaving = GracefulEnd::Announced;
+                frame::write_go_away(self.output.queue.control(), MAX_31_BITS, ErrorCode::NO_ERROR);
+                frame::write(self.output.queue.control(), frame::kind::PING, 0, 0, &[&LEAVING]);
             }
             Role::Client => {
-                self.leaving = GracefulEnd::Told;
-                frame::write_go_away(self.out.control(), 0, ErrorCode::NO_ERROR);
+                self.end.leaving = GracefulEnd::Told;
+                frame::write_go_away(self.output.queue.control(), 0, ErrorCode::NO_ERROR);
             }
         }
     }
 
     /// Ends the connection with all its streams, after a fault of the peer or of the driver.
     pub fn fail(&mut self, code: ErrorCode, reason: &'static str) {
-        if self.failed.is_some() {
+        if self.end.failed.is_some() {
             return;
         }
-        self.failed = Some((code, reason));
+        self.end.failed = Some((code, reason));
         self.reading = Reading::Over;
-        frame::write_go_away(self.out.control(), self.last_peer_stream, code);
+        frame::write_go_away(self.output.queue.control(), self.ids.last_of_peer, code);
         self.lose();
     }
 
     /// Handles a lost transport.
     pub fn lose(&mut self) {
-        self.failed.get_or_insert((ErrorCode::NO_ERROR, "the connection ended"));
+        self.end.failed.get_or_insert((ErrorCode::NO_ERROR, "the connection ended"));
         self.reading = Reading::Over;
         for slot in self.streams.alive_slots() {
             self.end_early(slot, Fate::Lost);
@@ -362,15 +308,15 @@ impl Codec {
     pub(super) fn end_early(&mut self, slot: u32, fate: Fate) {
         let stream = self.streams.at(slot);
         // A complete response stays complete.
-        if self.config.role == Role::Server || !stream.remote_ended {
+        if self.config.role == Role::Server || !stream.input.remote_ended {
             stream.fate.get_or_insert(fate);
         }
         stream.discard_output();
-        if !stream.remote_ended {
+        if !stream.input.remote_ended {
             let bytes = stream.discard_input();
             self.credit(bytes);
         }
-        self.woken.push(slot);
+        self.events.woken.push(slot);
         self.streams.bury(slot);
     }
 
@@ -386,17 +332,14 @@ impl Codec {
     }
 
     pub(super) fn send_reset(&mut self, id: u32, code: ErrorCode) {
-        frame::write_reset(self.out.control(), id, code);
-        if self.recent_resets.len() == RECENT_RESETS {
-            self.recent_resets.pop_front();
-        }
-        self.recent_resets.push_back(id);
+        frame::write_reset(self.output.queue.control(), id, code);
+        self.ids.add_reset(id);
     }
 
     /// Ends a stream once both sides have ended their messages.
     pub(super) fn end_if_both(&mut self, slot: u32) {
         let stream = self.streams.at(slot);
-        if stream.alive && stream.remote_ended && stream.local_ended() {
+        if stream.alive && stream.input.remote_ended && stream.local_ended() {
             self.streams.bury(slot);
         }
     }
@@ -410,7 +353,7 @@ impl Codec {
     /// Returns an error if the stream ended before one arrived.
     pub fn take_head(&mut self, key: StreamKey) -> Result<Option<ResponseHead>, Fate> {
         let stream = self.streams.get(key);
-        match (stream.heads.pop_front(), stream.fate) {
+        match (stream.input.heads.pop_front(), stream.fate) {
             (Some(head), _) => Ok(Some(head)),
             (None, Some(fate)) => Err(fate),
             (None, None) => Ok(None),
@@ -420,19 +363,18 @@ impl Codec {
     /// Returns true if [`Codec::take_head`] has a result.
     pub fn has_head(&self, key: StreamKey) -> bool {
         let stream = self.streams.peek(key);
-        !stream.heads.is_empty() || stream.fate.is_some()
+        !stream.input.heads.is_empty() || stream.fate.is_some()
     }
 
     /// Returns true if the peer's message has ended and all of it was taken.
     pub fn is_input_complete(&self, key: StreamKey) -> bool {
-        let stream = self.streams.peek(key);
-        stream.remote_ended && stream.data.is_empty() && stream.trailers.is_none()
+        self.streams.peek(key).input.is_complete()
     }
 
     /// Returns true if the peer's message has arrived completely, taken or not.
     pub fn has_come_whole(&self, key: StreamKey) -> bool {
         let stream = self.streams.peek(key);
-        stream.remote_ended && stream.fate.is_none()
+        stream.input.remote_ended && stream.fate.is_none()
     }
 
     /// Returns the next frame of the peer's message. The caller has forwarded the previous frame: its window is given
@@ -440,20 +382,20 @@ impl Codec {
     pub fn take_frame(&mut self, key: StreamKey) -> Arrival {
         self.release_taken(key.slot);
         let stream = self.streams.get(key);
-        if let Some(chunk) = stream.data.pop_front() {
-            stream.is_stalled = false;
-            stream.unreleased = chunk.len() as u32;
+        if let Some(chunk) = stream.input.data.pop_front() {
+            stream.input.is_stalled = false;
+            stream.input.unreleased = chunk.len() as u32;
             stream.account.shrink(chunk.memory());
-            stream.data_held = stream.data_held.saturating_sub(chunk.memory());
+            stream.input.data_held = stream.input.data_held.saturating_sub(chunk.memory());
             return Arrival::Frame(Frame::Data(chunk));
         }
         if let Some(fate) = stream.fate {
             return Arrival::Cut(fate);
         }
-        if !stream.remote_ended {
+        if !stream.input.remote_ended {
             return Arrival::Nothing;
         }
-        Arrival::Frame(stream.trailers.take().map_or(Frame::End, Frame::Trailers))
+        Arrival::Frame(stream.input.trailers.take().map_or(Frame::End, Frame::Trailers))
     }
 
     /// Returns the reason why the stream ended early, if it did.
@@ -463,7 +405,7 @@ impl Codec {
 
     /// Returns true if another frame may be queued.
     pub fn has_room(&self, key: StreamKey) -> bool {
-        self.streams.peek(key).piece.is_empty()
+        self.streams.peek(key).output.piece.is_empty()
     }
 
     /// Returns true if no bytes of the stream wait for its window or its turn.
@@ -473,20 +415,14 @@ impl Codec {
 
     /// Returns the bytes of the body that the connection has taken.
     pub fn taken(&self, key: StreamKey) -> u64 {
-        self.streams.peek(key).taken
+        self.streams.peek(key).output.taken
     }
 
     /// Queues a frame; call it only while there is room. An end may follow a piece at once.
     pub fn queue(&mut self, key: StreamKey, frame: Frame) {
         let stream = self.streams.get(key);
-        if !stream.alive {
-            return;
-        }
-        match frame {
-            Frame::Data(_) | Frame::End | Frame::Trailers(_) if !matches!(stream.end, End::Open) => {}
-            Frame::Data(data) => stream.piece = data,
-            Frame::End => stream.end = End::Queued(None),
-            Frame::Trailers(trailers) => stream.end = End::Queued(Some(trailers)),
+        if stream.alive {
+            stream.output.push(frame);
         }
     }
 
@@ -504,13 +440,13 @@ impl Codec {
         if stream.alive {
             let code = match role {
                 Role::Client => ErrorCode::CANCEL,
-                Role::Server if stream.malformed => ErrorCode::PROTOCOL_ERROR,
+                Role::Server if stream.input.malformed => ErrorCode::PROTOCOL_ERROR,
                 // RFC 9113 §8.1: the rest of the request is not needed.
                 Role::Server if stream.local_ended() => ErrorCode::NO_ERROR,
                 Role::Server => ErrorCode::INTERNAL_ERROR,
             };
             self.reset_slot(key.slot, code, Fate::Cancelled);
-        } else if stream.malformed && stream.fate.is_none() {
+        } else if stream.input.malformed && stream.fate.is_none() {
             let id = stream.id;
             self.send_reset(id, ErrorCode::PROTOCOL_ERROR);
         }
@@ -521,41 +457,39 @@ impl Codec {
     /// Gives back the window of bytes that a stream has forwarded.
     pub(super) fn release_taken(&mut self, slot: u32) {
         let stream = self.streams.at(slot);
-        let bytes = std::mem::take(&mut stream.unreleased);
+        let bytes = std::mem::take(&mut stream.input.unreleased);
         if bytes == 0 {
             return;
         }
-        stream.is_stalled = false;
+        stream.input.is_stalled = false;
         self.credit_stream(slot, bytes);
         self.credit(bytes);
     }
 
     /// Gives back a stream's window, if the peer can use it.
     pub(super) fn credit_stream(&mut self, slot: u32, bytes: u32) {
-        let window = self.config.stream_window;
+        let window = self.config.windows.stream_bytes;
         let stream = self.streams.at(slot);
-        if !stream.alive || stream.remote_ended {
+        if !stream.alive || stream.input.remote_ended {
             return;
         }
-        stream.unannounced += bytes;
-        if stream.unannounced >= window / 2 {
-            let announced = std::mem::take(&mut stream.unannounced);
-            stream.recv_window += i64::from(announced);
+        stream.input.window.unannounced += bytes;
+        if stream.input.window.unannounced >= window / 2 {
+            let announced = stream.input.window.announce();
             let id = stream.id;
-            frame::write_window_update(self.out.control(), id, announced);
+            frame::write_window_update(self.output.queue.control(), id, announced);
         }
     }
 
     /// Gives back the connection's window for bytes that are no longer held.
     pub(super) fn credit(&mut self, bytes: u32) {
-        self.unannounced += bytes;
-        let half = self.unannounced >= self.config.connection_window / 2;
+        self.window.unannounced += bytes;
+        let half = self.window.unannounced >= self.config.windows.connection_bytes / 2;
         // Unread streams may hold the other half: then half of the window never comes together.
-        let scarce = self.recv_window < i64::from(self.config.frame_bytes) && self.unannounced > 0;
-        if (half || scarce) && self.failed.is_none() {
-            let announced = std::mem::take(&mut self.unannounced);
-            self.recv_window += i64::from(announced);
-            frame::write_window_update(self.out.control(), 0, announced);
+        let scarce = self.window.left < i64::from(self.config.frame_bytes) && self.window.unannounced > 0;
+        if (half || scarce) && self.end.failed.is_none() {
+            let announced = self.window.announce();
+            frame::write_window_update(self.output.queue.control(), 0, announced);
         }
     }
 }

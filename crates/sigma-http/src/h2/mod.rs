@@ -27,13 +27,14 @@ mod reading;
 mod receive;
 mod send;
 mod stalled;
+mod state;
 mod stream;
 
 pub use crate::multiplex::{
     FloodLimits, GLITCHES, Glitch, Priority, RequestLine, recycle_request, recycle_response,
 };
 pub use accounts::REVOKED;
-pub use connection::{Arrival, Codec, Config, Incoming, Role};
+pub use connection::{Arrival, Codec, Config, FlowWindows, Incoming, Role};
 pub use frame::ErrorCode;
 pub use output::SLICES_MAX;
 pub use stream::{Fate, StreamKey};

@@ -32,15 +32,15 @@ impl Codec {
         if !self.may_open() {
             return None;
         }
-        let id = self.next_stream;
-        self.next_stream += 2;
-        self.begun += 1;
-        self.frames_sent += 1;
-        let key = self.streams.begin(id, self.stream_recv_window(), self.peer.initial_window);
+        let id = self.ids.next;
+        self.ids.next += 2;
+        self.ids.begun += 1;
+        self.output.frames_sent += 1;
+        let key = self.streams.begin(id, self.stream_recv_window(), self.peer.settings.initial_window);
         self.open_account(key, 0);
         let ended = length.is_empty();
         let stream = self.streams.get(key);
-        stream.to_head = head.method == Method::Head;
+        stream.input.to_head = head.method == Method::Head;
         begin_body(stream, length, ended);
         self.write_block(id, ended, |encoder, out| {
             encoder.pseudo(PseudoName::Method, head.method_token(), out);
@@ -85,7 +85,7 @@ impl Codec {
         begin_body(stream, length, ended);
         stream.account.grow(headers.memory());
         if let Some(value) = headers.find_other(b"priority") {
-            stream.priority = stream.priority.updated(value);
+            stream.output.priority = stream.output.priority.updated(value);
         }
         let date = if headers.has(HeaderId::Date) { b"" } else { date };
         self.write_answer(key.id, ended, status, headers, date);
@@ -113,12 +113,12 @@ impl Codec {
         ended: bool,
         fields: impl FnOnce(&mut super::hpack::Encoder, &mut Vec<u8>),
     ) {
-        let most = self.peer.frame_bytes as usize;
-        let out = self.out.control();
+        let most = self.peer.settings.frame_bytes as usize;
+        let out = self.output.queue.control();
         let at = out.len();
         out.extend_from_slice(&[0; HEADER_BYTES]);
-        self.encoder.begin(out);
-        fields(&mut self.encoder, out);
+        self.headers.encoder.begin(out);
+        fields(&mut self.headers.encoder, out);
         let block = out.len() - at - HEADER_BYTES;
         let rest = if block > most { out.split_off(at + HEADER_BYTES + most) } else { Vec::new() };
         let end_stream = if ended { flag::END_STREAM } else { 0 };
@@ -137,29 +137,29 @@ impl Codec {
     /// Sends the queued frames of a stream as far as possible; the rest follows later.
     pub fn flush(&mut self, key: StreamKey) {
         let stream = self.streams.get(key);
-        if !stream.alive || stream.queued || !stream.has_output() {
+        if !stream.alive || stream.output.queued || !stream.has_output() {
             return;
         }
         // Streams that wait for their turn go first.
-        if !self.out.has_ready() {
-            while self.out.has_room() && self.may_send(key.slot) {
+        if !self.output.queue.has_ready() {
+            while self.output.queue.has_room() && self.may_send(key.slot) {
                 self.send_some(key.slot);
             }
         }
         self.enqueue_if_ready(key.slot, false);
         let stream = self.streams.get(key);
-        if stream.send_window <= 0 {
+        if stream.output.window <= 0 {
             // The peer decides how long it waits.
-            stream.piece.shrink();
+            stream.output.piece.shrink();
         }
         self.count_piece(key.slot);
     }
 
     /// Returns true if a stream can send now.
     fn may_send(&mut self, slot: u32) -> bool {
-        let window = self.out.window;
+        let window = self.output.queue.window;
         let stream = self.streams.at(slot);
-        let open = stream.piece.is_empty() || (stream.send_window > 0 && window > 0);
+        let open = stream.output.piece.is_empty() || (stream.output.window > 0 && window > 0);
         stream.alive && stream.has_output() && open
     }
 
@@ -167,55 +167,63 @@ impl Codec {
     /// with the window; one that waits for the connection's window keeps its place.
     pub(super) fn enqueue_if_ready(&mut self, slot: u32, next: bool) {
         let stream = self.streams.at(slot);
-        let own = stream.piece.is_empty() || stream.send_window > 0;
-        if stream.alive && stream.has_output() && own && !stream.queued {
-            stream.queued = true;
-            let (key, priority) = (StreamKey { slot, id: stream.id }, stream.priority);
-            self.out.enqueue(key, priority, next);
+        let own = stream.output.piece.is_empty() || stream.output.window > 0;
+        if stream.alive && stream.has_output() && own && !stream.output.queued {
+            stream.output.queued = true;
+            let (key, priority) = (StreamKey { slot, id: stream.id }, stream.output.priority);
+            self.output.queue.enqueue(key, priority, next);
         }
     }
 
     /// Sends a piece of a body, and the end of the message if it is the last.
     fn send_some(&mut self, slot: u32) {
-        let frame_bytes = TURN_BYTES.min(self.peer.frame_bytes as usize);
-        let most = if self.out.has_ready() { frame_bytes } else { Output::most(frame_bytes) } as i64;
+        let frame_bytes = TURN_BYTES.min(self.peer.settings.frame_bytes as usize);
+        let most = if self.output.queue.has_ready() { frame_bytes } else { Output::most(frame_bytes) } as i64;
         let stream = self.streams.at(slot);
         let id = stream.id;
-        if !stream.piece.is_empty() {
-            let room = most.min(stream.send_window).min(self.out.window).max(0) as usize;
-            let bytes = room.min(stream.piece.len());
-            let all = bytes == stream.piece.len();
-            if let Some(left) = &mut stream.left {
+        if !stream.output.piece.is_empty() {
+            let room = most.min(stream.output.window).min(self.output.queue.window).max(0) as usize;
+            let bytes = room.min(stream.output.piece.len());
+            let all = bytes == stream.output.piece.len();
+            if let Some(left) = &mut stream.output.left {
                 *left = left.saturating_sub(bytes as u64);
             }
             // A body of declared length ends with its last byte, not in a separate frame.
             let ended = all
-                && match stream.end {
-                    End::Open => stream.left == Some(0),
+                && match stream.output.end {
+                    End::Open => stream.output.left == Some(0),
                     End::Queued(None) => true,
                     End::Queued(Some(_)) | End::Sent => false,
                 };
             let flags = if ended { flag::END_STREAM } else { 0 };
-            stream.send_window -= bytes as i64;
-            self.out.window -= bytes as i64;
-            stream.taken += bytes as u64;
+            stream.output.window -= bytes as i64;
+            self.output.queue.window -= bytes as i64;
+            stream.output.taken += bytes as u64;
             if ended {
-                stream.end = End::Sent;
+                stream.output.end = End::Sent;
             }
-            self.frames_sent += 1;
+            self.output.frames_sent += 1;
             if bytes >= LARGE_BYTES {
-                self.out.push_body(stream.piece.split_to(bytes), frame_bytes, id, flags);
+                self.output.queue.push_body(stream.output.piece.split_to(bytes), frame_bytes, id, flags);
             } else {
-                frame::write(self.out.control(), kind::DATA, flags, id, &[&stream.piece[..bytes]]);
-                stream.piece.advance(bytes);
+                frame::write(
+                    self.output.queue.control(),
+                    kind::DATA,
+                    flags,
+                    id,
+                    &[&stream.output.piece[..bytes]],
+                );
+                stream.output.piece.advance(bytes);
             }
             if !all {
                 return;
             }
         }
-        match std::mem::replace(&mut stream.end, End::Sent) {
-            End::Open => stream.end = End::Open,
-            End::Queued(None) => frame::write(self.out.control(), kind::DATA, flag::END_STREAM, id, &[]),
+        match std::mem::replace(&mut stream.output.end, End::Sent) {
+            End::Open => stream.output.end = End::Open,
+            End::Queued(None) => {
+                frame::write(self.output.queue.control(), kind::DATA, flag::END_STREAM, id, &[])
+            }
             End::Queued(Some(trailers)) => self.write_block(id, true, |encoder, out| {
                 for (id, name, value) in trailers.fields() {
                     if !is_of_connection(id) {
@@ -230,31 +238,31 @@ impl Codec {
 
     /// Sends bodies, as far as there is room for them.
     fn fill(&mut self) {
-        while self.out.has_room() {
-            let Some(key) = self.out.dequeue() else { break };
+        while self.output.queue.has_room() {
+            let Some(key) = self.output.queue.dequeue() else { break };
             if !self.streams.is_alive(key) {
                 continue;
             }
             let slot = key.slot;
             if !self.may_send(slot) {
                 let stream = self.streams.at(slot);
-                if stream.alive && stream.has_output() && stream.send_window > 0 {
+                if stream.alive && stream.has_output() && stream.output.window > 0 {
                     // The connection's window is used up: the stream keeps its place, as all others do.
-                    let priority = stream.priority;
-                    self.out.enqueue(key, Priority { incremental: false, ..priority }, true);
+                    let priority = stream.output.priority;
+                    self.output.queue.enqueue(key, Priority { incremental: false, ..priority }, true);
                     break;
                 }
-                stream.queued = false;
+                stream.output.queued = false;
                 continue;
             }
             self.send_some(slot);
             self.count_piece(slot);
             let stream = self.streams.at(slot);
-            stream.queued = false;
+            stream.output.queued = false;
             if stream.has_output() {
                 self.enqueue_if_ready(slot, true);
             } else {
-                self.woken.push(slot);
+                self.events.woken.push(slot);
             }
         }
     }
@@ -262,14 +270,14 @@ impl Codec {
     /// Returns the bytes to write next, in one piece; empty if there are no bytes.
     pub fn output(&mut self) -> &[u8] {
         self.fill();
-        self.out.slices().next().unwrap_or_default()
+        self.output.queue.slices().next().unwrap_or_default()
     }
 
     /// Fills in all bytes to write, in pieces; returns their number.
     pub fn slices<'s>(&'s mut self, slices: &mut [IoSlice<'s>; SLICES_MAX]) -> usize {
         self.fill();
         let mut count = 0;
-        for (slice, bytes) in slices.iter_mut().zip(self.out.slices()) {
+        for (slice, bytes) in slices.iter_mut().zip(self.output.queue.slices()) {
             *slice = IoSlice::new(bytes);
             count += 1;
         }
@@ -278,33 +286,33 @@ impl Codec {
 
     /// Removes the first `n` bytes of the output, which were written.
     pub fn advance(&mut self, n: usize) {
-        self.out.advance(n);
+        self.output.queue.advance(n);
     }
 
     /// Returns true if there are bytes to write, now or on demand.
     pub fn has_output(&self) -> bool {
-        self.out.waiting() > 0 || (self.out.has_ready() && self.out.window > 0)
+        self.output.queue.waiting() > 0 || (self.output.queue.has_ready() && self.output.queue.window > 0)
     }
 
     /// Returns the bytes written so far.
     pub fn bytes_written(&self) -> u64 {
-        self.out.written()
+        self.output.queue.written()
     }
 
     /// Returns true if the peer may be read from: a peer that does not read its own responses is not read.
     pub fn may_receive(&self) -> bool {
-        self.out.waiting() < OUT_MAX && self.failed.is_none()
+        self.output.queue.waiting() < OUT_MAX && self.end.failed.is_none()
     }
 
     /// Changes the priority of a stream.
     pub(super) fn prioritize(&mut self, slot: u32, priority: Priority) {
         // A waiting stream moves with its next frame.
-        self.streams.at(slot).priority = priority;
+        self.streams.at(slot).output.priority = priority;
     }
 }
 
 fn begin_body(stream: &mut super::stream::Stream, length: BodyLength, ended: bool) {
-    stream.left = if let BodyLength::Known(n) = length { Some(n) } else { None };
-    stream.piece = Chunk::empty();
-    stream.end = if ended { End::Sent } else { End::Open };
+    stream.output.left = if let BodyLength::Known(n) = length { Some(n) } else { None };
+    stream.output.piece = Chunk::empty();
+    stream.output.end = if ended { End::Sent } else { End::Open };
 }

@@ -14,9 +14,9 @@ const LEAST_FREE_PART: i64 = 8;
 impl Codec {
     /// Returns true if unread bytes use up the connection's window while another stream waits for bytes.
     pub fn is_starved(&self) -> bool {
-        let free = self.recv_window + i64::from(self.unannounced);
-        free < i64::from(self.config.connection_window) / LEAST_FREE_PART
-            && self.failed.is_none()
+        let free = self.window.left + i64::from(self.window.unannounced);
+        free < i64::from(self.config.windows.connection_bytes) / LEAST_FREE_PART
+            && self.end.failed.is_none()
             && self.streams.is_any_waiting()
     }
 
@@ -27,7 +27,7 @@ impl Codec {
 
     /// Opens no further streams on this connection.
     pub fn retire(&mut self) {
-        self.peer_leaves = true;
+        self.peer.leaves = true;
     }
 
     /// Ends the marked streams, and gives back their part of the window. A stream without unread bytes continues: its
@@ -37,8 +37,8 @@ impl Codec {
         for slot in self.streams.stalled_slots() {
             self.release_taken(slot);
             let stream = self.streams.at(slot);
-            stream.is_stalled = false;
-            if stream.data.is_empty() {
+            stream.input.is_stalled = false;
+            if stream.input.data.is_empty() {
                 continue;
             }
             ended += 1;
@@ -47,7 +47,7 @@ impl Codec {
             if stream.alive {
                 self.reset_slot(slot, ErrorCode::CANCEL, Fate::Broken(not_read()));
             } else {
-                self.woken.push(slot);
+                self.events.woken.push(slot);
             }
             self.credit(bytes);
         }

@@ -7,7 +7,7 @@ use sigma_buffer::held::Account;
 
 use super::frame::ErrorCode;
 use crate::multiplex::priority::Priority;
-use crate::{Chunk, Fault, Headers, ResponseHead};
+use crate::{Chunk, Fault, Frame, Headers, ResponseHead};
 
 /// The reason why a stream ended early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,8 +76,15 @@ pub(super) struct Stream {
     pub(super) account: Account,
     /// Bytes of bodies that the exchange holds.
     pub(super) bodies_held: usize,
+    /// Bytes moved at the last entry in the account.
+    pub(super) moved_noted: u64,
+    pub(super) input: StreamInput,
+    pub(super) output: StreamOutput,
+}
 
-    // Input
+/// The received part of the peer's message.
+#[derive(Debug, Default)]
+pub(super) struct StreamInput {
     pub(super) heads: VecDeque<ResponseHead>,
     /// The final head has arrived.
     pub(super) head_done: bool,
@@ -92,24 +99,45 @@ pub(super) struct Stream {
     pub(super) remote_ended: bool,
     /// Bytes of the declared length that are missing.
     pub(super) expected: Option<u64>,
-    /// Bytes that the peer may still send.
-    pub(super) recv_window: i64,
+    pub(super) window: ReceiveWindow,
     /// Forwarded bytes, whose window is given back with the next read.
     pub(super) unreleased: u32,
-    /// Bytes given back that are not announced to the peer yet.
-    pub(super) unannounced: u32,
     /// It has had unread bytes since it was marked.
     pub(super) is_stalled: bool,
     /// The peer's message broke a rule. It got a response, and the end of the stream reports the fault.
     pub(super) malformed: bool,
+}
 
-    // Output
-    pub(super) send_window: i64,
+impl StreamInput {
+    /// Resets the input of a recycled stream; the memory of its queues stays.
+    fn begin(&mut self, window: u32) {
+        *self = StreamInput {
+            heads: std::mem::take(&mut self.heads),
+            data: std::mem::take(&mut self.data),
+            window: ReceiveWindow::new(window),
+            ..StreamInput::default()
+        };
+    }
+
+    /// Returns true if bytes wait for the exchange, or are being forwarded.
+    fn is_unread(&self) -> bool {
+        !self.data.is_empty() || self.unreleased > 0
+    }
+
+    /// Returns true if the peer's message has ended and all of it was taken.
+    pub(super) fn is_complete(&self) -> bool {
+        self.remote_ended && self.data.is_empty() && self.trailers.is_none()
+    }
+}
+
+/// The part of this side's message that is not sent.
+#[derive(Debug, Default)]
+pub(super) struct StreamOutput {
+    /// Bytes that this side may still send.
+    pub(super) window: i64,
     pub(super) piece: Chunk,
     /// Memory of `piece` in the account: counted once it waits.
     pub(super) piece_held: usize,
-    /// Bytes moved at the last entry in the account.
-    pub(super) moved_noted: u64,
     pub(super) end: End,
     /// The rest of the declared length.
     pub(super) left: Option<u64>,
@@ -120,52 +148,91 @@ pub(super) struct Stream {
     pub(super) priority: Priority,
 }
 
+impl StreamOutput {
+    /// Returns true if there is something to send.
+    fn is_waiting(&self) -> bool {
+        !self.piece.is_empty() || matches!(self.end, End::Queued(_))
+    }
+
+    /// Adds a frame. Frames after the end are dropped.
+    pub(super) fn push(&mut self, frame: Frame) {
+        if !matches!(self.end, End::Open) {
+            return;
+        }
+        match frame {
+            Frame::Data(data) => self.piece = data,
+            Frame::End => self.end = End::Queued(None),
+            Frame::Trailers(trailers) => self.end = End::Queued(Some(trailers)),
+        }
+    }
+}
+
+/// The window of a stream or a connection for bytes of the peer.
+#[derive(Debug, Default)]
+pub(super) struct ReceiveWindow {
+    /// Bytes that the peer may still send.
+    pub(super) left: i64,
+    /// Bytes given back that are not announced to the peer yet.
+    pub(super) unannounced: u32,
+}
+
+impl ReceiveWindow {
+    pub(super) fn new(bytes: u32) -> ReceiveWindow {
+        ReceiveWindow { left: bytes.into(), unannounced: 0 }
+    }
+
+    /// Opens the window for the bytes that were given back; returns their number, for the peer.
+    pub(super) fn announce(&mut self) -> u32 {
+        let bytes = std::mem::take(&mut self.unannounced);
+        self.left += i64::from(bytes);
+        bytes
+    }
+}
+
 impl Stream {
     /// Resets a recycled stream.
     fn begin(&mut self, id: u32, recv_window: u32, send_window: u32) {
-        let heads = std::mem::take(&mut self.heads);
-        let data = std::mem::take(&mut self.data);
+        let mut input = std::mem::take(&mut self.input);
+        input.begin(recv_window);
         *self = Stream {
             id,
             held: true,
             alive: true,
-            heads,
-            data,
-            recv_window: recv_window.into(),
-            send_window: send_window.into(),
+            input,
+            output: StreamOutput { window: send_window.into(), ..StreamOutput::default() },
             ..Stream::default()
         };
     }
 
     /// Returns the bytes of bodies moved in both directions.
     pub(super) fn moved(&self) -> u64 {
-        self.received + self.taken
+        self.input.received + self.output.taken
     }
 
     pub(super) fn local_ended(&self) -> bool {
-        matches!(self.end, End::Sent)
+        matches!(self.output.end, End::Sent)
     }
 
     /// Returns true if it has something to send.
     pub(super) fn has_output(&self) -> bool {
-        !self.piece.is_empty() || matches!(self.end, End::Queued(_))
+        self.output.is_waiting()
     }
 
     /// Drops unread input; returns its size.
     pub(super) fn discard_input(&mut self) -> u32 {
-        self.heads.clear();
-        self.trailers = None;
-        let bytes = self.data.iter().map(|chunk| chunk.len() as u32).sum::<u32>();
-        self.data.clear();
-        self.account.shrink(std::mem::take(&mut self.data_held));
+        self.input.heads.clear();
+        self.input.trailers = None;
+        let bytes = self.input.data.iter().map(|chunk| chunk.len() as u32).sum::<u32>();
+        self.input.data.clear();
+        self.account.shrink(std::mem::take(&mut self.input.data_held));
         bytes
     }
 
     /// Drops the waiting output.
     pub(super) fn discard_output(&mut self) {
-        self.piece = Chunk::empty();
-        self.account.shrink(std::mem::take(&mut self.piece_held));
-        self.end = End::Sent;
+        self.output.piece = Chunk::empty();
+        self.account.shrink(std::mem::take(&mut self.output.piece_held));
+        self.output.end = End::Sent;
     }
 }
 
@@ -258,19 +325,19 @@ impl Streams {
     pub(super) fn is_any_waiting(&self) -> bool {
         self.by_id.values().any(|slot| {
             let stream = &self.slots[*slot as usize];
-            stream.held && stream.data.is_empty() && stream.unreleased == 0 && !stream.remote_ended
+            stream.held && !stream.input.is_unread() && !stream.input.remote_ended
         })
     }
 
     pub(super) fn mark_stalled(&mut self) {
         for stream in &mut self.slots {
-            stream.is_stalled = stream.held && (!stream.data.is_empty() || stream.unreleased > 0);
+            stream.input.is_stalled = stream.held && stream.input.is_unread();
         }
     }
 
     pub(super) fn stalled_slots(&self) -> Vec<u32> {
         let slots = (0u32..).zip(&self.slots);
-        slots.filter(|(_, stream)| stream.held && stream.is_stalled).map(|(slot, _)| slot).collect()
+        slots.filter(|(_, stream)| stream.held && stream.input.is_stalled).map(|(slot, _)| slot).collect()
     }
 
     /// Returns the slots of all live streams.
@@ -323,14 +390,14 @@ mod tests {
     fn a_slot_is_reused_when_it_is_neither_alive_nor_held() {
         let mut streams = Streams::default();
         let first = streams.begin(1, 10, 20);
-        streams.get(first).taken = 7;
+        streams.get(first).output.taken = 7;
         streams.bury(first.slot);
         assert_eq!((streams.alive(), streams.held(), streams.find(1)), (0, 1, None));
         let second = streams.begin(3, 10, 20);
         assert_ne!(first.slot, second.slot);
         streams.let_go(first.slot);
         let third = streams.begin(5, 10, 20);
-        assert_eq!((third.slot, streams.get(third).taken), (first.slot, 0));
+        assert_eq!((third.slot, streams.get(third).output.taken), (first.slot, 0));
         streams.let_go(second.slot);
         assert_eq!((streams.alive(), streams.held()), (2, 2), "one is alive yet, though nobody holds it");
     }

@@ -9,8 +9,7 @@ const CONFIG: Config = Config {
     role: Role::Server,
     streams: 4,
     pending_resets: 3,
-    stream_window: 1_000,
-    connection_window: 100_000,
+    windows: FlowWindows { stream_bytes: 1_000, connection_bytes: 100_000 },
     frame_bytes: 16_384,
     header_list_bytes: 2_000,
     head: HeadLimits { line_bytes: 500, head_bytes: 1_000, fields: 20, tolerance: Tolerance::NONE },
@@ -655,7 +654,11 @@ fn a_connection_whose_streams_are_reset_is_retired() {
 
 #[test]
 fn unread_streams_end_when_others_wait() {
-    let config = Config { role: Role::Client, stream_window: 200_000, connection_window: 200_000, ..CONFIG };
+    let config = Config {
+        role: Role::Client,
+        windows: FlowWindows { stream_bytes: 200_000, connection_bytes: 200_000 },
+        ..CONFIG
+    };
     let mut codec = Codec::new(config);
     feed(&mut codec, &frame(kind::SETTINGS, 0, 0, &[]));
     feed(&mut codec, &frame(kind::SETTINGS, flag::ACK, 0, &[]));

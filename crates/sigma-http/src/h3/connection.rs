@@ -99,28 +99,66 @@ pub struct Outputs {
 #[derive(Debug)]
 pub struct Codec {
     pub(super) config: Config,
-    pub(super) decoder: Decoder,
-    pub(super) encoder: Encoder,
-    pub(super) pseudo: Pseudo,
-    /// Memory for field sections.
-    pub(super) section: Vec<u8>,
+    pub(super) fields: FieldSections,
     pub(super) control: Control,
     pub(super) peer: PeerSettings,
     pub(super) priorities: Priorities,
     /// The number of open streams of each critical type that came.
     critical: [bool; 3],
     pub(super) outputs: Outputs,
-    /// Streams whose field section waits, with the entries that it needs.
-    pub(super) blocked: Vec<(u64, u64)>,
     /// The first request that has not begun.
     pub(super) next_request: u64,
     pub(super) begun: u32,
-    /// Entries that the peer has inserted.
-    inserts: u64,
     budget: Budget,
     now_ms: u64,
     sent: Sent,
     leaving: GracefulEnd,
+}
+
+/// The compression of the field sections of a connection.
+#[derive(Debug)]
+pub(super) struct FieldSections {
+    pub(super) decoder: Decoder,
+    pub(super) encoder: Encoder,
+    pub(super) pseudo: Pseudo,
+    /// Memory for field sections.
+    pub(super) section: Vec<u8>,
+    /// Streams whose field section waits, with the entries that it needs.
+    pub(super) blocked: Vec<(u64, u64)>,
+    /// Entries that the peer has inserted.
+    inserts: u64,
+}
+
+impl FieldSections {
+    fn new(table_bytes: u32) -> FieldSections {
+        FieldSections {
+            decoder: Decoder::new(table_bytes),
+            encoder: Encoder::default(),
+            pseudo: Pseudo::default(),
+            section: Vec::new(),
+            blocked: Vec::new(),
+            inserts: 0,
+        }
+    }
+
+    /// Counts entries that the peer has inserted; returns the number of those above the allowance of its requests.
+    fn count_inserts(&mut self, inserted: u64, requests: u32) -> u64 {
+        self.inserts += inserted;
+        let free = FREE_INSERTS + INSERTS_PER_REQUEST * u64::from(requests);
+        self.inserts.saturating_sub(free).min(inserted)
+    }
+
+    /// Removes the streams whose field sections need no further entries.
+    fn take_unblocked(&mut self, mut unblocked: impl FnMut(u64)) {
+        let inserted = self.decoder.inserted();
+        self.blocked.retain(|(id, required)| {
+            let waits = *required > inserted;
+            if !waits {
+                unblocked(*id);
+            }
+            waits
+        });
+    }
 }
 
 impl Codec {
@@ -141,19 +179,14 @@ impl Codec {
         }
         frame::put_settings(&settings, &mut outputs.control);
         Codec {
-            decoder: Decoder::new(config.table_bytes),
-            encoder: Encoder::default(),
-            pseudo: Pseudo::default(),
-            section: Vec::new(),
+            fields: FieldSections::new(config.table_bytes),
             control: Control::default(),
             peer: PeerSettings::default(),
             priorities: Priorities::default(),
             critical: [false; 3],
             outputs,
-            blocked: Vec::new(),
             next_request: 0,
             begun: 0,
-            inserts: 0,
             budget: Budget::new(config.flood),
             now_ms: 0,
             sent: Sent::default(),
@@ -190,7 +223,7 @@ impl Codec {
         match stream.kind {
             UniKind::Control => self.receive_control(bytes)?,
             UniKind::Encoder => self.receive_instructions(bytes)?,
-            UniKind::Decoder => self.encoder.instruct(bytes)?,
+            UniKind::Decoder => self.fields.encoder.instruct(bytes)?,
             UniKind::Unknown | UniKind::Ignored => return Ok(false),
         }
         Ok(true)
@@ -242,17 +275,15 @@ impl Codec {
     }
 
     fn receive_instructions(&mut self, bytes: &[u8]) -> Result<(), Broken> {
-        let before = self.decoder.inserted();
-        let done = self.decoder.instruct(bytes)?;
-        let after = self.decoder.inserted();
+        let before = self.fields.decoder.inserted();
+        let done = self.fields.decoder.instruct(bytes)?;
+        let after = self.fields.decoder.inserted();
         if after > before {
             // 00xxxxxx: Insert Count Increment.
             let increment = (after - before) as usize;
             crate::field_coding::integer::put(0, 6, increment, &mut self.outputs.decoder);
         }
-        self.inserts += done.inserted;
-        let free = FREE_INSERTS + INSERTS_PER_REQUEST * u64::from(self.begun);
-        let excess = self.inserts.saturating_sub(free).min(done.inserted);
+        let excess = self.fields.count_inserts(done.inserted, self.begun);
         for _ in 0..excess + done.others {
             self.spend(Glitch::Control)?;
         }
@@ -267,7 +298,7 @@ impl Codec {
 
     /// Handles a request stream that is read no further: a field section on it may never be decoded.
     pub fn abandon(&mut self, id: u64) {
-        self.blocked.retain(|(blocked, _)| *blocked != id);
+        self.fields.blocked.retain(|(blocked, _)| *blocked != id);
         if self.config.table_bytes > 0 {
             // 01xxxxxx: Stream Cancellation.
             crate::field_coding::integer::put(0x40, 6, id as usize, &mut self.outputs.decoder);
@@ -275,15 +306,8 @@ impl Codec {
     }
 
     /// Returns the streams whose field sections need no further entries.
-    pub fn take_unblocked(&mut self, mut unblocked: impl FnMut(u64)) {
-        let inserted = self.decoder.inserted();
-        self.blocked.retain(|(id, required)| {
-            let waits = *required > inserted;
-            if !waits {
-                unblocked(*id);
-            }
-            waits
-        });
+    pub fn take_unblocked(&mut self, unblocked: impl FnMut(u64)) {
+        self.fields.take_unblocked(unblocked);
     }
 
     /// Returns the bytes for this side's unidirectional streams; the caller empties them.
@@ -327,8 +351,8 @@ impl Codec {
     /// Returns the memory of the dynamic table and of incomplete frames.
     pub fn memory(&self) -> usize {
         let Outputs { control, encoder, decoder } = &self.outputs;
-        self.decoder.memory()
-            + self.encoder.memory()
+        self.fields.decoder.memory()
+            + self.fields.encoder.memory()
             + self.control.memory()
             + control.capacity()
             + encoder.capacity()

@@ -88,8 +88,8 @@ impl Codec {
         if kind == kind::SETTINGS {
             self.control.greeted = true;
             self.peer = PeerSettings::parse(payload)?;
-            self.encoder.set_table(self.peer.table_bytes);
-            self.outputs.encoder.append(&mut self.encoder.instructions);
+            self.fields.encoder.set_table(self.peer.table_bytes);
+            self.outputs.encoder.append(&mut self.fields.encoder.instructions);
             return Ok(());
         }
         self.spend(Glitch::Control)?;

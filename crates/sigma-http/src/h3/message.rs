@@ -194,7 +194,7 @@ impl Codec {
                     if skipped == left { Step::On } else { Step::Wait }
                 }
                 Reading::Section(length) => self.read_section(message, length, input, ended)?,
-                Reading::Blocked => match self.blocked.iter().any(|(id, _)| *id == message.id) {
+                Reading::Blocked => match self.fields.blocked.iter().any(|(id, _)| *id == message.id) {
                     true => return Ok(Event::Blocked),
                     false => self.take_section(message, input, ended)?,
                 },
@@ -285,15 +285,15 @@ impl Codec {
         if message.section.len() < length {
             return Ok(Step::Wait);
         }
-        let required = self.decoder.required(&message.section)?;
-        if required > self.decoder.inserted() {
-            if self.blocked.len() >= self.config.blocked_streams as usize {
+        let required = self.fields.decoder.required(&message.section)?;
+        if required > self.fields.decoder.inserted() {
+            if self.fields.blocked.len() >= self.config.blocked_streams as usize {
                 return Err(Broken::connection(
                     ErrorCode::QPACK_DECOMPRESSION_FAILED,
                     "more streams wait for the dynamic table than allowed",
                 ));
             }
-            self.blocked.push((message.id, required));
+            self.fields.blocked.push((message.id, required));
             message.reading = Reading::Blocked;
             return Ok(Step::Done(Event::Blocked));
         }
@@ -319,9 +319,9 @@ impl Codec {
     /// Decodes a section into `to`; a fault of the fields ends the stream, a fault of the section the connection.
     fn decode<T: Take>(&mut self, id: u64, section: &[u8], to: T) -> Result<Result<T, ParseError>, Broken> {
         let mut list = FieldList::new(to, self.config.header_list_bytes);
-        let got = self.decoder.decode(section, |field| list.add(&field))?;
+        let got = self.fields.decoder.decode(section, |field| list.add(&field))?;
         debug_assert_eq!(got, Decoded::Whole, "the section does not wait");
-        if self.decoder.required(section).is_ok_and(|required| required > 0) {
+        if self.fields.decoder.required(section).is_ok_and(|required| required > 0) {
             self.acknowledge(id);
         }
         if list.is_bomb() {
@@ -367,13 +367,13 @@ impl Codec {
         message.place = MessagePosition::Body;
         let ends = self.ends_here(message, input, ended)?;
         let mut head = heads::take_request();
-        let mut pseudo = std::mem::take(&mut self.pseudo);
+        let mut pseudo = std::mem::take(&mut self.fields.pseudo);
         let limits = self.config.head;
         let fields = RequestFields::new(Version::Http3, &mut head, &mut pseudo, &limits);
         let fields = self.decode(message.id, section, fields)?;
         let asked = fields.as_ref().map_or_else(|_| Priority::default(), |fields| fields.priority);
         let assembled = fields.and_then(RequestFields::end);
-        self.pseudo = pseudo;
+        self.fields.pseudo = pseudo;
         let length = assembled.and_then(|()| request_length(&head, ends));
         message.is_tunnel = head.method == Method::Connect || head.headers.has(HeaderId::Upgrade);
         message.expected = if let Ok(BodyLength::Known(n)) = length { Some(n) } else { None };

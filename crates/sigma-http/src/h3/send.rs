@@ -75,19 +75,19 @@ impl Codec {
         out: &mut Vec<u8>,
         fields: impl FnOnce(&mut super::qpack::Encoder, &mut Vec<u8>),
     ) {
-        let mut section = std::mem::take(&mut self.section);
+        let mut section = std::mem::take(&mut self.fields.section);
         let instructions = &mut self.outputs.encoder;
-        self.encoder.begin(stream, instructions.len() < INSTRUCTIONS_MAX);
-        fields(&mut self.encoder, &mut section);
-        instructions.append(&mut self.encoder.instructions);
+        self.fields.encoder.begin(stream, instructions.len() < INSTRUCTIONS_MAX);
+        fields(&mut self.fields.encoder, &mut section);
+        instructions.append(&mut self.fields.encoder.instructions);
         let mut prefix = Vec::with_capacity(PREFIX_BYTES);
-        self.encoder.end(&mut prefix);
+        self.fields.encoder.end(&mut prefix);
         FrameHeader { kind: kind::HEADERS, length: (prefix.len() + section.len()) as u64 }.put(out);
         out.extend_from_slice(&prefix);
         out.extend_from_slice(&section);
         if section.capacity() <= KEPT_SECTION_BYTES {
             section.clear();
-            self.section = section;
+            self.fields.section = section;
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::endpoint::Address;
 use crate::health::Health;
 use crate::identity::EndpointIds;
 use sigma_net::quic::QuicLimits;
-use sigma_wire::h2::SharedLimits;
+use sigma_wire::h2::{FlowWindows, SharedLimits};
 use sigma_wire::h3;
 
 const LIMITS: PoolLimits = PoolLimits { size: 4, idle_timeout_ms: 60_000, burst_ms: 10_000, requests: 1000 };
@@ -46,8 +46,7 @@ static DIAL_LIMITS: LazyLock<DialLimits> = LazyLock::new(|| DialLimits { shared:
 const SHARED: SharedLimits = SharedLimits {
     head: HeadLimits { line_bytes: 1_000, head_bytes: 1_000, fields: 10, tolerance: Tolerance::NONE },
     streams: 10,
-    stream_window_bytes: 65_535,
-    connection_window_bytes: 65_535,
+    windows: FlowWindows { stream_bytes: 65_535, connection_bytes: 65_535 },
     frame_bytes: 16_384,
     header_list_bytes: 16_384,
     controls_per_second: u32::MAX,

@@ -20,4 +20,4 @@ pub use client::ClientStream;
 pub use server::{Incoming, ServerStream};
 pub use session::{Session, SessionLimits};
 pub use shared::{Reused, SharedConnection, SharedLimits};
-pub use sigma_http::h2::{FloodLimits, GLITCHES, Glitch};
+pub use sigma_http::h2::{FloodLimits, FlowWindows, GLITCHES, Glitch};

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use sigma_buffer::held;
 use sigma_http::Chunk;
 use sigma_http::h1::HeadLimits;
-use sigma_http::h2::{Codec, Config, ErrorCode, FloodLimits, GLITCHES, Role};
+use sigma_http::h2::{Codec, Config, ErrorCode, FloodLimits, FlowWindows, GLITCHES, Role};
 use sigma_net::{Deadline, Peer, Stream};
 
 use super::mux::{Mux, Progress, Transport};
@@ -42,10 +42,8 @@ pub struct SessionLimits {
     pub header_list_bytes: u32,
     /// Largest frame that the client may send.
     pub frame_bytes: u32,
-    /// Bytes of a request that the client may send ahead, per stream.
-    pub stream_window_bytes: u32,
-    /// Bytes that the client may send ahead on the connection.
-    pub connection_window_bytes: u32,
+    /// Bytes that the peer may send ahead.
+    pub windows: FlowWindows,
     /// Cancelled streams whose exchanges still run.
     pub pending_resets: usize,
     /// The limits of useless frames.
@@ -239,8 +237,7 @@ fn config(limits: &SessionLimits) -> Config {
         role: Role::Server,
         streams: limits.streams,
         pending_resets: limits.pending_resets,
-        stream_window: limits.stream_window_bytes,
-        connection_window: limits.connection_window_bytes,
+        windows: limits.windows,
         frame_bytes: limits.frame_bytes,
         header_list_bytes: limits.header_list_bytes,
         head: limits.head,

@@ -6,7 +6,7 @@ use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 
 use sigma_http::h1::HeadLimits;
-use sigma_http::h2::{Codec, Config, FloodLimits, Role};
+use sigma_http::h2::{Codec, Config, FloodLimits, FlowWindows, Role};
 use sigma_http::{Chunk, Fault, FaultKind};
 use sigma_net::{Deadline, Stream};
 
@@ -19,10 +19,8 @@ pub struct SharedLimits {
     pub head: HeadLimits,
     /// Concurrent streams; the node may allow fewer.
     pub streams: u32,
-    /// Bytes of a response that the node may send ahead, per stream.
-    pub stream_window_bytes: u32,
-    /// Bytes that the node may send ahead on the connection.
-    pub connection_window_bytes: u32,
+    /// Bytes that the peer may send ahead.
+    pub windows: FlowWindows,
     /// Largest frame that the node may send.
     pub frame_bytes: u32,
     /// Largest list of response fields.
@@ -233,8 +231,7 @@ fn config(limits: &SharedLimits) -> Config {
         role: Role::Client,
         streams: 0,
         pending_resets: 0,
-        stream_window: limits.stream_window_bytes,
-        connection_window: limits.connection_window_bytes,
+        windows: limits.windows,
         frame_bytes: limits.frame_bytes,
         header_list_bytes: limits.header_list_bytes,
         head: limits.head,

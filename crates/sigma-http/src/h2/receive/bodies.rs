@@ -20,10 +20,10 @@ impl Codec {
         if header.has(flag::PADDED) && length == 0 {
             return Err((SIZE, "padding without a length"));
         }
-        if i64::from(length) > self.recv_window {
+        if i64::from(length) > self.window.left {
             return Err((ErrorCode::FLOW_CONTROL_ERROR, "more bytes than the connection's window"));
         }
-        self.recv_window -= i64::from(length);
+        self.window.left -= i64::from(length);
         let key = self.data_for(id, length)?;
         self.reading = Reading::Data(Data {
             key,
@@ -39,25 +39,25 @@ impl Codec {
     fn data_for(&mut self, id: u32, length: u32) -> Result<Option<StreamKey>, Broken> {
         let Some(slot) = self.streams.find(id) else {
             // Frames in flight when this side reset the stream are ignored.
-            if !self.recent_resets.contains(&id) {
+            if !self.ids.recent_resets.contains(&id) {
                 self.stream_error(id, ErrorCode::STREAM_CLOSED, "DATA for a stream that has ended")?;
             }
             return Ok(None);
         };
         let stream = self.streams.at(slot);
-        if stream.remote_ended {
+        if stream.input.remote_ended {
             self.stream_error(id, ErrorCode::STREAM_CLOSED, "DATA after the end of a message")?;
             return Ok(None);
         }
-        if self.config.role == Role::Client && !stream.head_done {
+        if self.config.role == Role::Client && !stream.input.head_done {
             self.stream_error(id, PROTOCOL, "DATA before the header block")?;
             return Ok(None);
         }
-        if i64::from(length) > stream.recv_window {
+        if i64::from(length) > stream.input.window.left {
             self.stream_error(id, ErrorCode::FLOW_CONTROL_ERROR, "more bytes than the stream's window")?;
             return Ok(None);
         }
-        stream.recv_window -= i64::from(length);
+        stream.input.window.left -= i64::from(length);
         Ok(Some(StreamKey { slot, id }))
     }
 
@@ -117,7 +117,7 @@ impl Codec {
             return Ok(());
         };
         let stream = self.streams.at(key.slot);
-        if let Some(expected) = &mut stream.expected {
+        if let Some(expected) = &mut stream.input.expected {
             match expected.checked_sub(length.into()) {
                 Some(left) => *expected = left,
                 None => {
@@ -127,26 +127,26 @@ impl Codec {
             }
         }
         // Small pieces share a buffer, so that a body in many frames needs no more memory than its window.
-        if !stream.data.back_mut().is_some_and(|last| last.try_append(bytes)) {
+        if !stream.input.data.back_mut().is_some_and(|last| last.try_append(bytes)) {
             let chunk = Chunk::copy_of(bytes);
             stream.account.grow(chunk.memory());
-            stream.data_held += chunk.memory();
-            stream.data.push_back(chunk);
+            stream.input.data_held += chunk.memory();
+            stream.input.data.push_back(chunk);
         }
-        stream.received += u64::from(length);
+        stream.input.received += u64::from(length);
         stream.account.moved(stream.moved());
-        self.woken.push(key.slot);
+        self.events.woken.push(key.slot);
         Ok(())
     }
 
     /// Handles the end of the peer's message.
     pub(super) fn end_input(&mut self, key: StreamKey) -> Result<(), Broken> {
         let stream = self.streams.at(key.slot);
-        if stream.expected.is_some_and(|left| left > 0) {
+        if stream.input.expected.is_some_and(|left| left > 0) {
             return self.stream_error(key.id, PROTOCOL, "fewer bytes than Content-Length declares");
         }
-        stream.remote_ended = true;
-        self.woken.push(key.slot);
+        stream.input.remote_ended = true;
+        self.events.woken.push(key.slot);
         self.end_if_both(key.slot);
         Ok(())
     }

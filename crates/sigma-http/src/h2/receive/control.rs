@@ -1,8 +1,9 @@
 //! Control frames.
 
 use super::{Broken, PROTOCOL, SIZE, number, parent};
-use crate::h2::connection::{Codec, GracefulEnd, LEAVING, Role};
+use crate::h2::connection::{Codec, LEAVING, Role};
 use crate::h2::frame::{self, ErrorCode, FrameHeader, MAX_31_BITS, MAX_FRAME_BYTES, flag, kind, setting};
+use crate::h2::state::GracefulEnd;
 use crate::h2::stream::Fate;
 use crate::multiplex::budget::Glitch;
 use crate::multiplex::priority::Priority;
@@ -81,11 +82,11 @@ impl Codec {
     /// streams on this connection: it may serve others on another one.
     fn note_reset(&mut self, slot: u32, code: ErrorCode) {
         let stream = self.streams.at(slot);
-        if !stream.head_done && stream.heads.is_empty() {
-            self.resets_in_a_row += 1;
+        if !stream.input.head_done && stream.input.heads.is_empty() {
+            self.ids.resets_in_a_row += 1;
         }
-        if code == ErrorCode::ENHANCE_YOUR_CALM || self.resets_in_a_row >= RESETS_IN_A_ROW {
-            self.peer_leaves = true;
+        if code == ErrorCode::ENHANCE_YOUR_CALM || self.ids.resets_in_a_row >= RESETS_IN_A_ROW {
+            self.peer.leaves = true;
         }
     }
 
@@ -106,47 +107,47 @@ impl Codec {
         for _ in 0..payload.len().div_ceil(SETTINGS_BYTES).max(1) {
             self.spend(Glitch::Control)?;
         }
-        if self.first_settings {
+        if self.peer.first_settings {
             // Without the setting there is no limit.
-            self.first_settings = false;
-            self.peer.streams = u32::MAX;
+            self.peer.first_settings = false;
+            self.peer.settings.streams = u32::MAX;
         }
         for (id, value) in frame::settings_in(payload) {
             self.set(id, value)?;
         }
-        frame::write(self.out.control(), kind::SETTINGS, flag::ACK, 0, &[]);
+        frame::write(self.output.queue.control(), kind::SETTINGS, flag::ACK, 0, &[]);
         Ok(())
     }
 
     /// Handles the acknowledgement of this side's settings.
     fn settle(&mut self) -> Result<(), Broken> {
-        if std::mem::replace(&mut self.settled, true) {
+        if std::mem::replace(&mut self.peer.settled, true) {
             return self.spend(Glitch::Control);
         }
-        let change = i64::from(self.config.stream_window) - i64::from(frame::DEFAULT_WINDOW);
+        let change = i64::from(self.config.windows.stream_bytes) - i64::from(frame::DEFAULT_WINDOW);
         for slot in self.streams.alive_slots() {
-            self.streams.at(slot).recv_window += change;
+            self.streams.at(slot).input.window.left += change;
         }
         Ok(())
     }
 
     fn set(&mut self, id: u16, value: u32) -> Result<(), Broken> {
         match id {
-            setting::HEADER_TABLE_SIZE => self.encoder.set_peer_table_bytes(value),
+            setting::HEADER_TABLE_SIZE => self.headers.encoder.set_peer_table_bytes(value),
             setting::ENABLE_PUSH if value > 1 || (value == 1 && self.config.role == Role::Client) => {
                 return Err((PROTOCOL, "ENABLE_PUSH has an invalid value"));
             }
-            setting::MAX_CONCURRENT_STREAMS => self.peer.streams = value,
+            setting::MAX_CONCURRENT_STREAMS => self.peer.settings.streams = value,
             setting::INITIAL_WINDOW_SIZE => {
                 if value > MAX_31_BITS {
                     return Err((ErrorCode::FLOW_CONTROL_ERROR, "a window above the maximum"));
                 }
-                let change = i64::from(value) - i64::from(self.peer.initial_window);
-                self.peer.initial_window = value;
+                let change = i64::from(value) - i64::from(self.peer.settings.initial_window);
+                self.peer.settings.initial_window = value;
                 for slot in self.streams.alive_slots() {
                     let stream = self.streams.at(slot);
-                    stream.send_window += change;
-                    if stream.send_window > i64::from(MAX_31_BITS) {
+                    stream.output.window += change;
+                    if stream.output.window > i64::from(MAX_31_BITS) {
                         return Err((ErrorCode::FLOW_CONTROL_ERROR, "a window above the maximum"));
                     }
                     self.enqueue_if_ready(slot, false);
@@ -156,10 +157,10 @@ impl Codec {
                 if !(frame::DEFAULT_FRAME_BYTES..=MAX_FRAME_BYTES).contains(&value) {
                     return Err((PROTOCOL, "MAX_FRAME_SIZE has an invalid value"));
                 }
-                self.peer.frame_bytes = value;
+                self.peer.settings.frame_bytes = value;
             }
-            setting::ENABLE_CONNECT_PROTOCOL => match (value, self.peer.extended_connect) {
-                (1, _) => self.peer.extended_connect = true,
+            setting::ENABLE_CONNECT_PROTOCOL => match (value, self.peer.settings.extended_connect) {
+                (1, _) => self.peer.settings.extended_connect = true,
                 (0, false) => {}
                 _ => return Err((PROTOCOL, "ENABLE_CONNECT_PROTOCOL has an invalid value")),
             },
@@ -180,16 +181,16 @@ impl Codec {
             return Err((SIZE, "PING is not eight bytes long"));
         }
         if header.has(flag::ACK) {
-            if self.leaving == GracefulEnd::Announced && payload == LEAVING {
-                self.leaving = GracefulEnd::Told;
-                let last = self.last_peer_stream;
-                frame::write_go_away(self.out.control(), last, ErrorCode::NO_ERROR);
+            if self.end.leaving == GracefulEnd::Announced && payload == LEAVING {
+                self.end.leaving = GracefulEnd::Told;
+                let last = self.ids.last_of_peer;
+                frame::write_go_away(self.output.queue.control(), last, ErrorCode::NO_ERROR);
                 return Ok(());
             }
             return self.spend(Glitch::Control);
         }
         self.spend(Glitch::Control)?;
-        frame::write(self.out.control(), kind::PING, flag::ACK, 0, &[payload]);
+        frame::write(self.output.queue.control(), kind::PING, flag::ACK, 0, &[payload]);
         Ok(())
     }
 
@@ -200,7 +201,7 @@ impl Codec {
         let last = payload.get(..4).and_then(number).filter(|_| payload.len() >= 8);
         let last = last.ok_or((SIZE, "GOAWAY is truncated"))? & MAX_31_BITS;
         self.spend(Glitch::Control)?;
-        self.peer_leaves = true;
+        self.peer.leaves = true;
         if self.config.role == Role::Client {
             for slot in self.streams.alive_slots() {
                 if self.streams.at(slot).id > last {
@@ -216,10 +217,10 @@ impl Codec {
         let id = header.stream;
         self.spend(Glitch::Window)?;
         if id == 0 {
-            self.out.window += i64::from(bytes);
+            self.output.queue.window += i64::from(bytes);
             return match bytes {
                 0 => Err((PROTOCOL, "WINDOW_UPDATE with an increment of 0")),
-                _ if self.out.window > i64::from(MAX_31_BITS) => {
+                _ if self.output.queue.window > i64::from(MAX_31_BITS) => {
                     Err((ErrorCode::FLOW_CONTROL_ERROR, "a window above the maximum"))
                 }
                 _ => Ok(()),
@@ -233,8 +234,8 @@ impl Codec {
             return self.stream_error(id, PROTOCOL, "WINDOW_UPDATE with an increment of 0");
         }
         let stream = self.streams.at(slot);
-        stream.send_window += i64::from(bytes);
-        if stream.send_window > i64::from(MAX_31_BITS) {
+        stream.output.window += i64::from(bytes);
+        if stream.output.window > i64::from(MAX_31_BITS) {
             return self.stream_error(id, ErrorCode::FLOW_CONTROL_ERROR, "a window above the maximum");
         }
         self.enqueue_if_ready(slot, false);

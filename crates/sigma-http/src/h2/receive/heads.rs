@@ -4,10 +4,11 @@ use sigma_buffer::held;
 
 use super::{Broken, PROTOCOL, SIZE, parent};
 use crate::h1::ParseError;
-use crate::h2::connection::{Codec, Config, GracefulEnd, Incoming, Role};
+use crate::h2::connection::{Codec, Config, Incoming, Role};
 use crate::h2::frame::{self, ErrorCode, FrameHeader, flag};
 use crate::h2::hpack::{Decoder, HpackError};
 use crate::h2::reading::{Block, Reading};
+use crate::h2::state::GracefulEnd;
 use crate::h2::stream::{Fate, StreamKey};
 use crate::head::INTERIM_MAX;
 use crate::multiplex::budget::Glitch;
@@ -65,7 +66,7 @@ impl Codec {
         if fragment.is_empty() {
             self.spend(Glitch::Empty)?;
         }
-        self.block.extend_from_slice(fragment);
+        self.headers.block.extend_from_slice(fragment);
         self.reading = Reading::Block(block);
         Ok(())
     }
@@ -78,15 +79,15 @@ impl Codec {
     ) -> Result<(), Broken> {
         self.spend(if payload.is_empty() { Glitch::Empty } else { Glitch::Continuation })?;
         let most = (self.config.header_list_bytes as usize).saturating_mul(BLOCK_FACTOR);
-        if self.block.len() + payload.len() > most.max(frame::DEFAULT_FRAME_BYTES as usize) {
+        if self.headers.block.len() + payload.len() > most.max(frame::DEFAULT_FRAME_BYTES as usize) {
             return Err((ErrorCode::ENHANCE_YOUR_CALM, "a header block without end"));
         }
-        self.block.extend_from_slice(payload);
+        self.headers.block.extend_from_slice(payload);
         if !header.has(flag::END_HEADERS) {
             self.reading = Reading::Block(block);
             return Ok(());
         }
-        let bytes = std::mem::take(&mut self.block);
+        let bytes = std::mem::take(&mut self.headers.block);
         self.on_block(block, &bytes)
     }
 
@@ -95,11 +96,13 @@ impl Codec {
         let id = block.stream;
         let found = self.streams.find(id);
         if let Some(slot) = found {
-            if self.streams.at(slot).remote_ended {
+            if self.streams.at(slot).input.remote_ended {
                 return Err((ErrorCode::STREAM_CLOSED, "HEADERS after the end of a message"));
             }
             return match self.config.role {
-                Role::Client if !self.streams.at(slot).head_done => self.on_response(slot, block, bytes),
+                Role::Client if !self.streams.at(slot).input.head_done => {
+                    self.on_response(slot, block, bytes)
+                }
                 _ => self.on_trailers(slot, block, bytes),
             };
         }
@@ -110,7 +113,7 @@ impl Codec {
             };
         }
         self.skip(bytes)?;
-        if self.config.role == Role::Client || self.recent_resets.contains(&id) {
+        if self.config.role == Role::Client || self.ids.recent_resets.contains(&id) {
             return self.spend(Glitch::Head);
         }
         Err((ErrorCode::STREAM_CLOSED, "HEADERS on a closed stream"))
@@ -118,14 +121,14 @@ impl Codec {
 
     /// Decodes a block and ignores its fields.
     fn skip(&mut self, bytes: &[u8]) -> Result<(), Broken> {
-        self.decoder.decode(bytes, |_| {}).map_err(undecodable)?;
+        self.headers.decoder.decode(bytes, |_| {}).map_err(undecodable)?;
         Ok(())
     }
 
     fn on_request(&mut self, block: Block, bytes: &[u8]) -> Result<(), Broken> {
         let id = block.stream;
-        self.last_peer_stream = id;
-        if self.leaving == GracefulEnd::Told {
+        self.ids.last_of_peer = id;
+        if self.end.leaving == GracefulEnd::Told {
             // The client sent it before it knew.
             self.skip(bytes)?;
             return self.spend(Glitch::Refused);
@@ -152,25 +155,25 @@ impl Codec {
         }
         let mut head = heads::take_request();
         let Config { head: limits, header_list_bytes, .. } = &self.config;
-        let fields = RequestFields::new(Version::Http2, &mut head, &mut self.pseudo, limits);
-        let fields = decode(&mut self.decoder, bytes, *header_list_bytes, fields)?;
+        let fields = RequestFields::new(Version::Http2, &mut head, &mut self.headers.pseudo, limits);
+        let fields = decode(&mut self.headers.decoder, bytes, *header_list_bytes, fields)?;
         let priority = fields.as_ref().map_or_else(|_| Priority::default(), |fields| fields.priority);
         let assembled = fields.and_then(RequestFields::end);
         let length = assembled.and_then(|()| request_length(&head, block.ends));
-        self.begun += 1;
-        let key = self.streams.begin(id, self.stream_recv_window(), self.peer.initial_window);
+        self.ids.begun += 1;
+        let key = self.streams.begin(id, self.stream_recv_window(), self.peer.settings.initial_window);
         self.open_account(key, head.headers.memory());
         let stream = self.streams.get(key);
-        stream.priority = priority;
-        stream.remote_ended = block.ends;
-        stream.malformed = matches!(length, Err(ParseError::Invalid(_)));
-        stream.expected = match length {
+        stream.output.priority = priority;
+        stream.input.remote_ended = block.ends;
+        stream.input.malformed = matches!(length, Err(ParseError::Invalid(_)));
+        stream.input.expected = match length {
             Ok(BodyLength::Known(n)) => Some(n),
             _ => None,
         };
         let refused = length.is_err();
         let length = length.map_err(ParseError::of_request);
-        self.incoming.push_back(Incoming { key, head, length, number: self.begun });
+        self.events.incoming.push_back(Incoming { key, head, length, number: self.ids.begun });
         if refused { self.spend(Glitch::Head) } else { Ok(()) }
     }
 
@@ -178,7 +181,7 @@ impl Codec {
         let mut head = heads::take_response();
         let Config { head: limits, header_list_bytes, .. } = &self.config;
         let fields = ResponseFields::new(Version::Http2, &mut head, limits);
-        let fields = decode(&mut self.decoder, bytes, *header_list_bytes, fields)?;
+        let fields = decode(&mut self.headers.decoder, bytes, *header_list_bytes, fields)?;
         let assembled = fields.and_then(ResponseFields::end).map_err(ParseError::of_response);
         let id = block.stream;
         let checked = assembled.and_then(|()| self.check_response(slot, block.ends, &head));
@@ -187,10 +190,10 @@ impl Codec {
             return self.spend(Glitch::Head);
         }
         let stream = self.streams.at(slot);
-        stream.head_done = !head.is_interim();
-        stream.heads.push_back(head);
-        self.resets_in_a_row = 0;
-        self.woken.push(slot);
+        stream.input.head_done = !head.is_interim();
+        stream.input.heads.push_back(head);
+        self.ids.resets_in_a_row = 0;
+        self.events.woken.push(slot);
         if block.ends { self.end_input(StreamKey { slot, id }) } else { Ok(()) }
     }
 
@@ -199,15 +202,15 @@ impl Codec {
         if head.is_interim() {
             return match ends {
                 true => Err(bad_response("an interim response ends the stream")),
-                false if stream.heads.len() >= usize::from(INTERIM_MAX) => {
+                false if stream.input.heads.len() >= usize::from(INTERIM_MAX) => {
                     Err(bad_response("too many interim responses"))
                 }
                 false => Ok(()),
             };
         }
-        let method = if stream.to_head { Method::Head } else { Method::Get };
+        let method = if stream.input.to_head { Method::Head } else { Method::Get };
         let length = crate::h1::response_body(head, method).map_err(bad_response)?;
-        stream.expected = match length {
+        stream.input.expected = match length {
             BodyLength::Known(n) => Some(n),
             // A response to HEAD has no body; nor has 204 or 304.
             BodyLength::None => Some(0),
@@ -218,7 +221,7 @@ impl Codec {
 
     fn on_trailers(&mut self, slot: u32, block: Block, bytes: &[u8]) -> Result<(), Broken> {
         let list_bytes = self.config.header_list_bytes;
-        let fields = decode(&mut self.decoder, bytes, list_bytes, TrailerFields::new())?;
+        let fields = decode(&mut self.headers.decoder, bytes, list_bytes, TrailerFields::new())?;
         let id = block.stream;
         if !block.ends {
             return self.stream_error(id, PROTOCOL, "trailers that do not end the stream");
@@ -227,7 +230,7 @@ impl Codec {
             Ok(trailers) => {
                 let stream = self.streams.at(slot);
                 stream.account.grow(trailers.memory());
-                stream.trailers = Some(Box::new(trailers));
+                stream.input.trailers = Some(Box::new(trailers));
                 self.end_input(StreamKey { slot, id })
             }
             Err(_) => self.stream_error(id, PROTOCOL, "a trailer field is invalid"),

@@ -133,7 +133,7 @@ impl Codec {
 
     /// Pays for a glitch of the peer.
     pub(super) fn spend(&mut self, glitch: Glitch) -> Result<(), Broken> {
-        let sent = Sent { bytes: self.out.written(), frames: self.frames_sent };
+        let sent = Sent { bytes: self.output.queue.written(), frames: self.output.frames_sent };
         if self.budget.pays(glitch, self.now_ms, sent) {
             return Ok(());
         }
@@ -164,8 +164,8 @@ impl Codec {
     /// Returns true if a stream was never begun.
     pub(super) fn is_idle(&self, id: u32) -> bool {
         match (self.config.role, id % 2) {
-            (Role::Server, 1) => id > self.last_peer_stream,
-            (Role::Client, 1) => id >= self.next_stream,
+            (Role::Server, 1) => id > self.ids.last_of_peer,
+            (Role::Client, 1) => id >= self.ids.next,
             // No other frame is expected here.
             _ => true,
         }
@@ -174,7 +174,7 @@ impl Codec {
     /// Returns the initial window of a stream.
     pub(in crate::h2) fn stream_recv_window(&self) -> u32 {
         // Until the peer acknowledges the settings, the default applies.
-        if self.settled { self.config.stream_window } else { frame::DEFAULT_WINDOW }
+        if self.peer.settled { self.config.windows.stream_bytes } else { frame::DEFAULT_WINDOW }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use sigma_http::h1::{HeadLimits, Tolerance};
-use sigma_http::h2::{Arrival, Codec, Config, Fate, FloodLimits, Role, StreamKey};
+use sigma_http::h2::{Arrival, Codec, Config, Fate, FloodLimits, FlowWindows, Role, StreamKey};
 use sigma_http::{BodyLength, Chunk, Frame, Headers, RequestHead};
 
 use super::conversation::{Conversation, Step};
@@ -27,8 +27,7 @@ impl Side {
             role: Role::Server,
             streams: conversation.streams,
             pending_resets: 1_000,
-            stream_window: conversation.stream_window,
-            connection_window: 65_535,
+            windows: FlowWindows { stream_bytes: conversation.stream_window, connection_bytes: 65_535 },
             frame_bytes: 16_384,
             header_list_bytes: 16_384,
             head: HEAD,

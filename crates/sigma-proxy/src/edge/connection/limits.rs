@@ -5,7 +5,7 @@ use sigma_http::h1::{HeadLimits, Tolerance};
 use sigma_net::quic::QuicLimits;
 use sigma_upstream::dial::{DialLimits, QuicDial};
 use sigma_wire::h1::ServerLimits;
-use sigma_wire::h2::{self, FloodLimits, SessionLimits};
+use sigma_wire::h2::{self, FloodLimits, FlowWindows, SessionLimits};
 use sigma_wire::h3;
 
 /// Returns the limits of a connection.
@@ -53,8 +53,10 @@ pub(crate) fn session_limits(settings: &Settings) -> SessionLimits {
         streams: http2.concurrent_streams,
         header_list_bytes: http2.header_list_bytes,
         frame_bytes: http2.frame_bytes,
-        stream_window_bytes: http2.stream_window_bytes,
-        connection_window_bytes: http2.connection_window_bytes,
+        windows: FlowWindows {
+            stream_bytes: http2.stream_window_bytes,
+            connection_bytes: http2.connection_window_bytes,
+        },
         pending_resets: http2.pending_resets as usize,
         flood: FloodLimits {
             resets_per_minute: http2.resets_per_minute,
@@ -93,8 +95,10 @@ pub(crate) fn dial_limits(settings: &Settings) -> DialLimits {
     let shared = h2::SharedLimits {
         head: answer_limits(settings),
         streams: http2.upstream_streams,
-        stream_window_bytes: http2.stream_window_bytes,
-        connection_window_bytes: http2.connection_window_bytes,
+        windows: FlowWindows {
+            stream_bytes: http2.stream_window_bytes,
+            connection_bytes: http2.connection_window_bytes,
+        },
         frame_bytes: http2.frame_bytes,
         header_list_bytes: settings.limits.response_head_bytes,
         controls_per_second: http2.upstream_control_frames_per_second,
