@@ -19,6 +19,7 @@ mod rules;
 mod server;
 pub mod splice;
 mod subrequest;
+mod traffic;
 mod tunnel;
 
 pub use client::{Connection, Terms};

@@ -2,7 +2,7 @@
 
 use sigma_http::h1::frame_response;
 use sigma_http::head::INTERIM_MAX;
-use sigma_http::{BodyLength, Fault, FaultKind, HeaderId, Headers, ResponseHead};
+use sigma_http::{BodyLength, Fault, FaultKind, HeaderId, Headers, Method, ResponseHead};
 
 /// Adds `Alt-Svc` to a response without one (RFC 7838 §3): a node may have announced something itself.
 pub(crate) fn announce(alternative: Option<&str>, head: &mut ResponseHead) {
@@ -13,17 +13,27 @@ pub(crate) fn announce(alternative: Option<&str>, head: &mut ResponseHead) {
     }
 }
 
+/// The properties of a request that decide the form of its response.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct ResponseForm {
+    /// The response has no body, whatever its head declares.
+    pub(crate) bodiless: bool,
+    /// The request is a CONNECT.
+    pub(crate) connects: bool,
+}
+
+impl ResponseForm {
+    pub(crate) fn of(method: Method) -> ResponseForm {
+        ResponseForm { bodiless: method == Method::Head, connects: method == Method::Connect }
+    }
+}
+
 /// Frames a final response, as [`frame_response`] does. The response to a CONNECT is the gateway's own, and may
 /// request credentials of a proxy; a node's demand is never the client's.
-pub(crate) fn frame_final(
-    head: &mut ResponseHead,
-    length: BodyLength,
-    bodiless: bool,
-    connects: bool,
-) -> BodyLength {
-    let demands = head.headers.get_all(HeaderId::ProxyAuthenticate).filter(|_| connects);
+pub(crate) fn frame_final(head: &mut ResponseHead, length: BodyLength, form: ResponseForm) -> BodyLength {
+    let demands = head.headers.get_all(HeaderId::ProxyAuthenticate).filter(|_| form.connects);
     let demands: Vec<Vec<u8>> = demands.map(<[u8]>::to_vec).collect();
-    let follows = frame_response(head, length, bodiless);
+    let follows = frame_response(head, length, form.bodiless);
     demands.iter().for_each(|demand| head.headers.append("Proxy-Authenticate", demand));
     follows
 }

@@ -13,6 +13,7 @@ use crate::complaints;
 use crate::h1::flush;
 use crate::rest::Rest;
 use crate::rules::bad_response;
+use crate::traffic::RequestTraffic;
 
 /// The limit of reads without a response in one poll, before other tasks run.
 const READS_MAX: u32 = 16;
@@ -27,35 +28,97 @@ pub struct Client {
     output: Output,
     /// The call of the next request.
     described: Option<Call>,
-    /// The form of the current call.
+    call: CurrentCall,
+    /// Replies to heartbeats, which wait for the end of the frame.
+    replies: Vec<u8>,
+    frames: Option<Frames>,
+    response: CallResponse,
+    /// The provider accepts no further calls.
+    leaving: bool,
+    pub(crate) deadline: Deadline,
+    traffic: RequestTraffic,
+}
+
+/// The call of the current request.
+#[derive(Debug)]
+struct CurrentCall {
     form: Form,
     /// The call, until the whole request body has arrived.
     question: Option<DubboRequest>,
-    /// The part of the call's frame that is not queued yet.
-    wire: Vec<u8>,
-    queued: usize,
-    /// Replies to heartbeats, which wait for the end of the frame.
-    replies: Vec<u8>,
+    /// The frame of the call.
+    frame: PieceQueue,
     /// The reason why the request cannot be sent.
     unfit: Option<Fault>,
     /// The whole call is ready to be sent.
     asked: bool,
     /// The client waits for `100 Continue`, which providers never send.
     leave_awaited: bool,
-    frames: Option<Frames>,
-    /// The response before its head is read: its status and values.
+}
+
+impl CurrentCall {
+    fn new(form: Form, leave_awaited: bool) -> CurrentCall {
+        CurrentCall {
+            form,
+            question: None,
+            frame: PieceQueue::default(),
+            unfit: None,
+            asked: false,
+            leave_awaited,
+        }
+    }
+
+    /// Handles the end of the body of the request with this number.
+    fn end(&mut self, number: u64) {
+        match self.question.take().map(|question| question.end(number)) {
+            Some(Ok(frame)) => {
+                self.frame = PieceQueue::new(frame);
+                self.asked = true;
+            }
+            Some(Err(reason)) => self.unfit = Some(unfit(reason)),
+            None => {}
+        }
+    }
+}
+
+/// The response to the current call.
+#[derive(Debug)]
+struct CallResponse {
+    /// Its status and values, before its head is read.
     answered: Option<(u8, Vec<u8>)>,
-    body: Vec<u8>,
-    given: usize,
+    body: PieceQueue,
     length: BodyLength,
-    /// The provider accepts no further calls.
-    leaving: bool,
-    pub(crate) deadline: Deadline,
-    requests: u32,
-    /// Bytes written before the current request.
-    sent_before: u64,
-    /// Bytes of the current response.
-    received: u64,
+}
+
+impl CallResponse {
+    fn new() -> CallResponse {
+        CallResponse { answered: None, body: PieceQueue::default(), length: BodyLength::None }
+    }
+}
+
+/// Bytes that are taken in pieces.
+#[derive(Debug, Default)]
+struct PieceQueue {
+    bytes: Vec<u8>,
+    taken: usize,
+}
+
+impl PieceQueue {
+    fn new(bytes: Vec<u8>) -> PieceQueue {
+        PieceQueue { bytes, taken: 0 }
+    }
+
+    /// Returns the next piece. The memory of the bytes is free after the last one.
+    fn next(&mut self) -> Option<Chunk> {
+        let piece = Chunk::next_of(&self.bytes, &mut self.taken);
+        if piece.is_none() {
+            *self = PieceQueue::default();
+        }
+        piece
+    }
+
+    fn is_empty(&self) -> bool {
+        self.taken == self.bytes.len()
+    }
 }
 
 impl Client {
@@ -67,24 +130,13 @@ impl Client {
             input: Chunk::empty(),
             output: Output::default(),
             described: None,
-            form: Form::Map,
-            question: None,
-            wire: Vec::new(),
-            queued: 0,
+            call: CurrentCall::new(Form::Map, false),
             replies: Vec::new(),
-            unfit: None,
-            asked: false,
-            leave_awaited: false,
             frames: None,
-            answered: None,
-            body: Vec::new(),
-            given: 0,
-            length: BodyLength::None,
+            response: CallResponse::new(),
             leaving: false,
             deadline,
-            requests: 0,
-            sent_before: 0,
-            received: 0,
+            traffic: RequestTraffic::default(),
         }
     }
 
@@ -94,29 +146,27 @@ impl Client {
     }
 
     pub(crate) fn send_head(&mut self, head: &mut RequestHead, length: BodyLength) {
-        self.requests += 1;
-        self.sent_before = self.output.total();
-        self.received = 0;
-        (self.wire, self.queued, self.body, self.given) = (Vec::new(), 0, Vec::new(), 0);
-        (self.unfit, self.answered, self.question, self.asked) = (None, None, None, false);
+        self.traffic.begin(self.output.total());
+        self.response = CallResponse::new();
         h1::frame_request(&mut head.headers, length);
-        self.leave_awaited = head.headers.has(HeaderId::Expect);
+        let leave_awaited = head.headers.has(HeaderId::Expect);
         head.headers.remove(HeaderId::Expect);
         let Some(call) = self.described.take() else {
-            self.unfit = Some(Fault::new(FaultKind::Internal, "the request has no Dubbo call"));
+            self.call = CurrentCall::new(Form::Map, leave_awaited);
+            self.call.unfit = Some(Fault::new(FaultKind::Internal, "the request has no Dubbo call"));
             return;
         };
-        self.frames = Some(call.frames(self.requests.into()));
-        self.form = call.form.clone();
+        self.frames = Some(call.frames(self.traffic.requests.into()));
+        self.call = CurrentCall::new(call.form.clone(), leave_awaited);
         if let BodyLength::Known(bytes) = length
             && bytes > call.body_bytes_max as u64
         {
-            self.unfit = Some(unfit(Unfit::TooLarge));
+            self.call.unfit = Some(unfit(Unfit::TooLarge));
             return;
         }
         // The body gets a length in the end, and connection framing is not forwarded.
         head.headers.remove(HeaderId::TransferEncoding);
-        self.question = Some(DubboRequest::begin(call, &head.headers));
+        self.call.question = Some(DubboRequest::begin(call, &head.headers));
         if length.is_empty() {
             self.ask();
         }
@@ -124,43 +174,36 @@ impl Client {
 
     /// Handles the end of the body.
     fn ask(&mut self) {
-        let Some(question) = self.question.take() else { return };
-        match question.end(self.requests.into()) {
-            Ok(wire) => {
-                (self.wire, self.asked) = (wire, true);
-                self.push();
-            }
-            Err(reason) => self.unfit = Some(unfit(reason)),
+        self.call.end(self.traffic.requests.into());
+        if self.call.asked {
+            self.push();
         }
     }
 
     /// Queues as much of the frame as there is room for, and then the delayed replies.
     fn push(&mut self) {
         while self.output.has_room() {
-            match Chunk::next_of(&self.wire, &mut self.queued) {
+            match self.call.frame.next() {
                 Some(piece) => self.output.push(Frame::Data(piece)),
                 None => break,
             }
         }
-        if self.queued == self.wire.len() {
-            (self.wire, self.queued) = (Vec::new(), 0);
-            if !self.replies.is_empty() && self.output.has_room() {
-                self.output.front().append(&mut self.replies);
-            }
+        if self.call.frame.is_empty() && !self.replies.is_empty() && self.output.has_room() {
+            self.output.front().append(&mut self.replies);
         }
     }
 
     pub(crate) fn has_room(&self) -> bool {
-        self.unfit.is_none()
+        self.call.unfit.is_none()
     }
 
     pub(crate) fn send(&mut self, frame: Frame) {
-        match (frame, &mut self.question) {
+        match (frame, &mut self.call.question) {
             (_, None) => {}
             (Frame::Data(data), Some(question)) => {
                 if let Err(reason) = question.body(&data) {
-                    self.unfit = Some(unfit(reason));
-                    self.question = None;
+                    self.call.unfit = Some(unfit(reason));
+                    self.call.question = None;
                 }
             }
             (Frame::End | Frame::Trailers(_), Some(_)) => self.ask(),
@@ -168,14 +211,14 @@ impl Client {
     }
 
     pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
-        if let Some(fault) = self.unfit {
+        if let Some(fault) = self.call.unfit {
             return Poll::Ready(Err(fault));
         }
         loop {
             if ready!(flush(&mut self.stream, &mut self.output, cx)).is_err() {
                 return Poll::Ready(Err(terminated()));
             }
-            if self.wire.is_empty() && self.replies.is_empty() {
+            if self.call.frame.is_empty() && self.replies.is_empty() {
                 return Poll::Ready(Ok(()));
             }
             self.push();
@@ -189,36 +232,36 @@ impl Client {
         limits: &HeadLimits,
         head: &mut ResponseHead,
     ) -> Poll<Result<(), Fault>> {
-        if let Some(fault) = self.unfit {
+        if let Some(fault) = self.call.unfit {
             return Poll::Ready(Err(fault));
         }
-        if std::mem::take(&mut self.leave_awaited) && !self.asked {
+        if std::mem::take(&mut self.call.leave_awaited) && !self.call.asked {
             head.start(100);
             return Poll::Ready(Ok(()));
         }
         ready!(self.poll_answer(cx))?;
-        let (status, values) = self.answered.take().unwrap_or_default();
-        let said = read_answer(&self.form, status, &values, limits, head).map_err(bad_response)?;
+        let (status, values) = self.response.answered.take().unwrap_or_default();
+        let said = read_answer(&self.call.form, status, &values, limits, head).map_err(bad_response)?;
         let DubboResponse { body, complaint } = said;
         if let Some(complaint) = complaint {
             complaints::log("a provider", &self.node, &complaint);
         }
         if method == Method::Head || matches!(head.status, 204 | 304) {
-            self.length = BodyLength::None;
+            self.response.length = BodyLength::None;
         } else {
-            self.length = BodyLength::Known(body.len() as u64);
-            self.body = body;
+            self.response.length = BodyLength::Known(body.len() as u64);
+            self.response.body = PieceQueue::new(body);
         }
         Poll::Ready(Ok(()))
     }
 
     /// See [`crate::Connection::poll_answer`]: the response is available only as a whole.
     pub(crate) fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
-        if let Some(fault) = self.unfit {
+        if let Some(fault) = self.call.unfit {
             return Poll::Ready(Err(fault));
         }
         for _ in 0..READS_MAX {
-            if self.answered.is_some() {
+            if self.response.answered.is_some() {
                 if !self.replies.is_empty() {
                     // If they are not sent at once, the connection is not reused.
                     let _ = self.poll_flush(cx);
@@ -228,7 +271,7 @@ impl Client {
             match self.next_piece() {
                 Ok(None) => {}
                 Ok(Some(Piece::Answer { status, body })) => {
-                    self.answered = Some((status, body));
+                    self.response.answered = Some((status, body));
                     continue;
                 }
                 Ok(Some(Piece::Leaving)) => {
@@ -248,7 +291,7 @@ impl Client {
             }
             match ready!(self.stream.poll_fill(cx, &mut self.input)) {
                 Ok(0) | Err(_) => return Poll::Ready(Err(terminated())),
-                Ok(n) => self.received += n as u64,
+                Ok(n) => self.traffic.received += n as u64,
             }
         }
         cx.waker().wake_by_ref();
@@ -263,18 +306,11 @@ impl Client {
     }
 
     pub(crate) fn body_length(&self) -> BodyLength {
-        self.length
+        self.response.length
     }
 
     pub(crate) fn poll_frame(&mut self) -> Poll<Result<Frame, Fault>> {
-        let piece = Chunk::next_of(&self.body, &mut self.given);
-        Poll::Ready(Ok(piece.map_or_else(
-            || {
-                self.body = Vec::new();
-                Frame::End
-            },
-            Frame::Data,
-        )))
+        Poll::Ready(Ok(self.response.body.next().map_or(Frame::End, Frame::Data)))
     }
 
     /// See [`crate::Connection::poll_rest`]: a response is read whole before its head.
@@ -286,12 +322,12 @@ impl Client {
     }
 
     pub(crate) fn may_be_stale(&self) -> bool {
-        self.requests > 1 && self.received == 0
+        self.traffic.is_reused() && self.traffic.received == 0
     }
 
     /// See [`crate::Connection::carried`].
     pub(crate) fn carried(&self) -> CarriedBytes {
-        CarriedBytes { sent: self.output.total() - self.sent_before, received: self.received }
+        self.traffic.carried(self.output.total())
     }
 
     pub(crate) fn bytes_written(&self) -> u64 {
@@ -300,19 +336,19 @@ impl Client {
 
     pub(crate) fn is_unsent(&self) -> bool {
         // As with HTTP/1: queued bytes do not count.
-        self.output.total() == self.sent_before
+        self.traffic.is_unsent(self.output.total())
     }
 
     pub(crate) fn is_reusable(&self, requests_max: u32) -> bool {
-        self.asked
+        self.call.asked
             && !self.leaving
             && self.frames.as_ref().is_some_and(Frames::is_over)
-            && self.answered.is_none()
+            && self.response.answered.is_none()
             && self.input.is_empty()
-            && self.wire.is_empty()
+            && self.call.frame.is_empty()
             && self.replies.is_empty()
             && self.output.is_empty()
-            && self.requests < requests_max
+            && self.traffic.requests < requests_max
     }
 
     pub(crate) fn is_quiet(&mut self) -> bool {

@@ -13,6 +13,7 @@ use super::Terms;
 use crate::complaints::Complaint;
 use crate::h1::flush;
 use crate::rules::bad_response;
+use crate::traffic::RequestTraffic;
 
 /// The limit of fruitless reads in one poll, before other tasks run: an application may write log messages without
 /// end.
@@ -29,6 +30,18 @@ pub struct Client {
     terms: Terms,
     /// The terms belong to the next request, not the last one.
     described: bool,
+    request: ApplicationRequest,
+    records: Records,
+    response: ApplicationResponse,
+    pub(crate) deadline: Deadline,
+    /// The received part of its log message.
+    complaint: Complaint,
+    traffic: RequestTraffic,
+}
+
+/// The progress of the current request.
+#[derive(Debug, Default)]
+struct ApplicationRequest {
     /// The received part of a body of unknown length.
     held: Option<Vec<u8>>,
     /// The part of a piece beyond a record.
@@ -39,8 +52,12 @@ pub struct Client {
     asked: bool,
     /// The client waits for `100 Continue`, which applications never send.
     leave_awaited: bool,
-    records: Records,
-    /// The received part of the response head.
+}
+
+/// The received part of the response to the current request.
+#[derive(Debug)]
+struct ApplicationResponse {
+    /// The received part of the head.
     text: Vec<u8>,
     /// The length of `text` that was searched for its end.
     looked_at: usize,
@@ -49,15 +66,81 @@ pub struct Client {
     length: BodyLength,
     /// The missing bytes of the declared length.
     left: u64,
-    answer: ResponsePhase,
-    pub(crate) deadline: Deadline,
-    requests: u32,
-    /// The received part of its log message.
-    complaint: Complaint,
-    /// Bytes written before the current request.
-    sent_before: u64,
-    /// Bytes of the current response.
-    received: u64,
+    phase: ResponsePhase,
+}
+
+impl ApplicationResponse {
+    fn new() -> ApplicationResponse {
+        ApplicationResponse {
+            text: Vec::new(),
+            looked_at: 0,
+            rest: Chunk::empty(),
+            length: BodyLength::None,
+            left: 0,
+            phase: ResponsePhase::Awaited,
+        }
+    }
+
+    /// Begins the wait for another response.
+    fn restart(&mut self) {
+        self.text.clear();
+        self.looked_at = 0;
+        self.rest = Chunk::empty();
+        self.phase = ResponsePhase::Awaited;
+    }
+
+    /// Adds bytes of the head; returns true when it is complete.
+    fn take_head(
+        &mut self,
+        mut data: Chunk,
+        method: Method,
+        limits: &HeadLimits,
+        head: &mut ResponseHead,
+    ) -> Result<bool, Fault> {
+        let before = self.text.len();
+        self.text.extend_from_slice(&data);
+        let Some(end) = fcgi::head_end(&self.text, self.looked_at) else {
+            self.looked_at = self.text.len();
+            if self.text.len() > limits.head_bytes {
+                return Err(h1::ParseError::HeadTooLarge.of_response());
+            }
+            return Ok(false);
+        };
+        let declared =
+            fcgi::parse_head(&self.text[..end], limits, head).map_err(|error| error.of_response())?;
+        self.text = Vec::new();
+        data.advance(end - before);
+        self.phase = ResponsePhase::Headed;
+        self.length = fcgi::body_length(declared, head.status, method);
+        self.left = match self.length {
+            BodyLength::None => 0,
+            BodyLength::Known(bytes) => bytes,
+            BodyLength::Streamed | BodyLength::UntilClose => u64::MAX,
+        };
+        if !self.length.is_empty() {
+            self.rest = data;
+        }
+        Ok(true)
+    }
+
+    /// Returns the next frame of the body bytes that are here.
+    fn next_data(&mut self) -> Option<Frame> {
+        let mut data = std::mem::take(&mut self.rest);
+        // Bytes beyond the declared length are dropped.
+        data.truncate(usize::try_from(self.left).map_or(data.len(), |left| left.min(data.len())));
+        if self.length != BodyLength::Streamed {
+            self.left -= data.len() as u64;
+        }
+        (!data.is_empty()).then_some(Frame::Data(data))
+    }
+
+    /// Returns the end of the body, or an error if it is truncated.
+    fn end(&self) -> Result<Frame, Fault> {
+        match self.length {
+            BodyLength::Known(_) if self.left > 0 => Err(incomplete()),
+            _ => Ok(Frame::End),
+        }
+    }
 }
 
 /// The progress of the response to the current request.
@@ -85,23 +168,12 @@ impl Client {
             output: Output::default(),
             terms: Terms::default(),
             described: false,
-            held: None,
-            pending: Chunk::empty(),
-            unfit: None,
-            asked: false,
-            leave_awaited: false,
+            request: ApplicationRequest::default(),
             records: Records::default(),
-            text: Vec::new(),
-            looked_at: 0,
-            rest: Chunk::empty(),
-            length: BodyLength::None,
-            left: 0,
-            answer: ResponsePhase::Awaited,
+            response: ApplicationResponse::new(),
             deadline,
-            requests: 0,
             complaint: Complaint::default(),
-            sent_before: 0,
-            received: 0,
+            traffic: RequestTraffic::default(),
         }
     }
 
@@ -114,23 +186,18 @@ impl Client {
         if !std::mem::take(&mut self.described) {
             self.terms = Terms::default();
         }
-        self.requests += 1;
-        self.sent_before = self.output.total();
-        self.received = 0;
-        (self.held, self.unfit) = (None, None);
-        self.pending = Chunk::empty();
-        self.asked = false;
+        self.traffic.begin(self.output.total());
         self.records = Records::default();
-        self.text.clear();
-        self.looked_at = 0;
-        self.rest = Chunk::empty();
-        self.answer = ResponsePhase::Awaited;
+        self.response.restart();
         h1::frame_request(&mut head.headers, length);
-        self.leave_awaited = head.headers.has(HeaderId::Expect);
+        self.request = ApplicationRequest {
+            leave_awaited: head.headers.has(HeaderId::Expect),
+            ..ApplicationRequest::default()
+        };
         head.headers.remove(HeaderId::Expect);
         tell_head(head, rewritten, &mut self.terms);
         match length {
-            BodyLength::Streamed | BodyLength::UntilClose => self.held = Some(Vec::new()),
+            BodyLength::Streamed | BodyLength::UntilClose => self.request.held = Some(Vec::new()),
             BodyLength::None => self.begin(None),
             BodyLength::Known(bytes) => self.begin(Some(bytes)),
         }
@@ -148,38 +215,38 @@ impl Client {
         fcgi::begin(self.terms.keep, front);
         if self.terms.params.write(front).is_err() {
             let reason = "a header field of the request is too long for FastCGI";
-            self.unfit = Some(Fault::new(FaultKind::RequestHeadTooLarge, reason));
+            self.request.unfit = Some(Fault::new(FaultKind::RequestHeadTooLarge, reason));
             // None of it is sent.
             front.clear();
         }
     }
 
     fn end_body(&mut self) {
-        if self.unfit.is_none() {
+        if self.request.unfit.is_none() {
             fcgi::body(0, self.output.front());
-            self.asked = true;
+            self.request.asked = true;
         }
     }
 
     /// Queues as many records of the body as there is room for: the last of them may be a large one.
     fn push_body(&mut self) {
-        while !self.pending.is_empty() && self.output.has_room() {
-            let piece = self.pending.split_to(fcgi::CONTENT_MAX);
+        while !self.request.pending.is_empty() && self.output.has_room() {
+            let piece = self.request.pending.split_to(fcgi::CONTENT_MAX);
             fcgi::body(piece.len(), self.output.front());
             self.output.push(Frame::Data(piece));
         }
     }
 
     pub(crate) fn has_room(&self) -> bool {
-        self.unfit.is_none() && self.pending.is_empty() && self.output.has_room()
+        self.request.unfit.is_none() && self.request.pending.is_empty() && self.output.has_room()
     }
 
     pub(crate) fn send(&mut self, frame: Frame) {
-        let Some(held) = &mut self.held else {
+        let Some(held) = &mut self.request.held else {
             match frame {
-                Frame::Data(_) if self.unfit.is_some() => {}
+                Frame::Data(_) if self.request.unfit.is_some() => {}
                 Frame::Data(data) => {
-                    self.pending = data;
+                    self.request.pending = data;
                     self.push_body();
                 }
                 Frame::End | Frame::Trailers(_) => self.end_body(),
@@ -189,15 +256,15 @@ impl Client {
         match frame {
             Frame::Data(data) if held.len() + data.len() > self.terms.unsized_body_bytes => {
                 let reason = "a request body without Content-Length exceeds the limit for FastCGI";
-                self.unfit = Some(Fault::new(FaultKind::RequestBodyTooLarge, reason));
-                self.held = None;
+                self.request.unfit = Some(Fault::new(FaultKind::RequestBodyTooLarge, reason));
+                self.request.held = None;
             }
             Frame::Data(data) => held.extend_from_slice(&data),
             Frame::End | Frame::Trailers(_) => {
                 let body = std::mem::take(held);
-                self.held = None;
+                self.request.held = None;
                 self.begin(Some(body.len() as u64));
-                if self.unfit.is_none() {
+                if self.request.unfit.is_none() {
                     let front = self.output.front();
                     for piece in body.chunks(fcgi::CONTENT_MAX) {
                         fcgi::body(piece.len(), front);
@@ -210,14 +277,14 @@ impl Client {
     }
 
     pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
-        if let Some(fault) = self.unfit {
+        if let Some(fault) = self.request.unfit {
             return Poll::Ready(Err(fault));
         }
         loop {
             if ready!(flush(&mut self.stream, &mut self.output, cx)).is_err() {
                 return Poll::Ready(Err(terminated()));
             }
-            if self.pending.is_empty() {
+            if self.request.pending.is_empty() {
                 return Poll::Ready(Ok(()));
             }
             self.push_body();
@@ -231,10 +298,10 @@ impl Client {
         limits: &HeadLimits,
         head: &mut ResponseHead,
     ) -> Poll<Result<(), Fault>> {
-        if let Some(fault) = self.unfit {
+        if let Some(fault) = self.request.unfit {
             return Poll::Ready(Err(fault));
         }
-        if std::mem::take(&mut self.leave_awaited) && !self.asked {
+        if std::mem::take(&mut self.request.leave_awaited) && !self.request.asked {
             head.start(100);
             return Poll::Ready(Ok(()));
         }
@@ -245,15 +312,21 @@ impl Client {
                 Err(fault) => return Poll::Ready(Err(fault)),
             };
             match piece {
-                Piece::Stdout(data) => match self.take_head(data, method, limits, head) {
-                    Ok(true) => return Poll::Ready(Ok(())),
+                Piece::Stdout(data) => match self.response.take_head(data, method, limits, head) {
+                    Ok(true) => {
+                        if self.response.length.is_empty() {
+                            // There is no body to read, so the end of the request is read now.
+                            self.skip_to_end();
+                        }
+                        return Poll::Ready(Ok(()));
+                    }
                     Ok(false) => {}
                     Err(fault) => return Poll::Ready(Err(fault)),
                 },
-                Piece::End(EndKind::Overloaded) if self.text.is_empty() => {
+                Piece::End(EndKind::Overloaded) if self.response.text.is_empty() => {
                     // The HTTP status for an overloaded server.
                     head.start(503);
-                    self.length = BodyLength::None;
+                    self.response.length = BodyLength::None;
                     return Poll::Ready(Ok(()));
                 }
                 Piece::End(EndKind::Refused) => {
@@ -271,49 +344,12 @@ impl Client {
         }
     }
 
-    /// Adds bytes of the head; returns true when it is complete.
-    fn take_head(
-        &mut self,
-        mut data: Chunk,
-        method: Method,
-        limits: &HeadLimits,
-        head: &mut ResponseHead,
-    ) -> Result<bool, Fault> {
-        let before = self.text.len();
-        self.text.extend_from_slice(&data);
-        let Some(end) = fcgi::head_end(&self.text, self.looked_at) else {
-            self.looked_at = self.text.len();
-            if self.text.len() > limits.head_bytes {
-                return Err(h1::ParseError::HeadTooLarge.of_response());
-            }
-            return Ok(false);
-        };
-        let declared =
-            fcgi::parse_head(&self.text[..end], limits, head).map_err(|error| error.of_response())?;
-        self.text = Vec::new();
-        data.advance(end - before);
-        self.answer = ResponsePhase::Headed;
-        self.length = fcgi::body_length(declared, head.status, method);
-        self.left = match self.length {
-            BodyLength::None => 0,
-            BodyLength::Known(bytes) => bytes,
-            BodyLength::Streamed | BodyLength::UntilClose => u64::MAX,
-        };
-        if self.length.is_empty() {
-            // There is no body to read, so the end of the request is read now.
-            self.skip_to_end();
-        } else {
-            self.rest = data;
-        }
-        Ok(true)
-    }
-
     /// Reads the bytes after a response without a body.
     fn skip_to_end(&mut self) {
         while let Ok(Some(piece)) = self.records.next(&mut self.input) {
             self.note(&piece);
             if matches!(piece, Piece::End(_)) {
-                self.answer = ResponsePhase::Over;
+                self.response.phase = ResponsePhase::Over;
                 return;
             }
         }
@@ -342,7 +378,7 @@ impl Client {
                 match piece {
                     Piece::Stderr(_) => {}
                     Piece::End(kind) => {
-                        self.answer = ResponsePhase::Over;
+                        self.response.phase = ResponsePhase::Over;
                         return Poll::Ready(Ok(Some(Piece::End(kind))));
                     }
                     piece => return Poll::Ready(Ok(Some(piece))),
@@ -351,8 +387,8 @@ impl Client {
             match ready!(self.stream.poll_fill(cx, &mut self.input)) {
                 Ok(0) | Err(_) => return Poll::Ready(Ok(None)),
                 Ok(n) => {
-                    self.received += n as u64;
-                    self.answer = self.answer.max(ResponsePhase::Begun);
+                    self.traffic.received += n as u64;
+                    self.response.phase = self.response.phase.max(ResponsePhase::Begun);
                 }
             }
         }
@@ -362,7 +398,7 @@ impl Client {
 
     /// See [`crate::Connection::poll_answer`].
     pub(crate) fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
-        if let Some(fault) = self.unfit {
+        if let Some(fault) = self.request.unfit {
             return Poll::Ready(Err(fault));
         }
         if !self.input.is_empty() {
@@ -371,48 +407,42 @@ impl Client {
         match ready!(self.stream.poll_fill(cx, &mut self.input)) {
             Ok(0) | Err(_) => Poll::Ready(Err(terminated())),
             Ok(n) => {
-                self.received += n as u64;
-                self.answer = self.answer.max(ResponsePhase::Begun);
+                self.traffic.received += n as u64;
+                self.response.phase = self.response.phase.max(ResponsePhase::Begun);
                 Poll::Ready(Ok(()))
             }
         }
     }
 
     pub(crate) fn body_length(&self) -> BodyLength {
-        self.length
+        self.response.length
     }
 
     pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Frame, Fault>> {
         loop {
-            if !self.rest.is_empty() {
-                let mut data = std::mem::take(&mut self.rest);
-                // Bytes beyond the declared length are dropped.
-                data.truncate(usize::try_from(self.left).map_or(data.len(), |left| left.min(data.len())));
-                if self.length != BodyLength::Streamed {
-                    self.left -= data.len() as u64;
-                }
-                if !data.is_empty() {
-                    return Poll::Ready(Ok(Frame::Data(data)));
-                }
+            if let Some(data) = self.response.next_data() {
+                return Poll::Ready(Ok(data));
             }
             // A connection that is not kept is done: it need not wait for the application's end.
-            if self.answer == ResponsePhase::Over || (self.left == 0 && !self.terms.keep) {
-                return Poll::Ready(self.end());
+            if self.response.phase == ResponsePhase::Over || (self.response.left == 0 && !self.terms.keep) {
+                return Poll::Ready(self.response.end());
             }
             match ready!(self.poll_piece(cx)) {
-                Ok(Some(Piece::Stdout(_))) if self.answer == ResponsePhase::Said => {
+                Ok(Some(Piece::Stdout(_))) if self.response.phase == ResponsePhase::Said => {
                     return Poll::Ready(Err(bad_response(
                         "the FastCGI application sent data after the end of its response",
                     )));
                 }
-                Ok(Some(Piece::Stdout(data))) => self.rest = data,
-                Ok(Some(Piece::StdoutEnd)) => self.answer = self.answer.max(ResponsePhase::Said),
+                Ok(Some(Piece::Stdout(data))) => self.response.rest = data,
+                Ok(Some(Piece::StdoutEnd)) => {
+                    self.response.phase = self.response.phase.max(ResponsePhase::Said)
+                }
                 Ok(Some(Piece::End(EndKind::Complete))) => {}
                 Ok(Some(Piece::End(_))) => return Poll::Ready(Err(incomplete())),
                 Ok(Some(Piece::Stderr(_))) => {}
                 // The application may close the connection instead of sending the last record.
-                Ok(None) if self.answer == ResponsePhase::Said || self.left == 0 => {
-                    return Poll::Ready(self.end());
+                Ok(None) if self.response.phase == ResponsePhase::Said || self.response.left == 0 => {
+                    return Poll::Ready(self.response.end());
                 }
                 Ok(None) => return Poll::Ready(Err(incomplete())),
                 Err(fault) => return Poll::Ready(Err(fault)),
@@ -420,21 +450,13 @@ impl Client {
         }
     }
 
-    /// Returns the end of the body, or an error if it is truncated.
-    fn end(&self) -> Result<Frame, Fault> {
-        match self.length {
-            BodyLength::Known(_) if self.left > 0 => Err(incomplete()),
-            _ => Ok(Frame::End),
-        }
-    }
-
     pub(crate) fn may_be_stale(&self) -> bool {
-        self.requests > 1 && self.answer == ResponsePhase::Awaited
+        self.traffic.is_reused() && self.response.phase == ResponsePhase::Awaited
     }
 
     /// See [`crate::Connection::carried`].
     pub(crate) fn carried(&self) -> CarriedBytes {
-        CarriedBytes { sent: self.output.total() - self.sent_before, received: self.received }
+        self.traffic.carried(self.output.total())
     }
 
     pub(crate) fn bytes_written(&self) -> u64 {
@@ -443,19 +465,19 @@ impl Client {
 
     pub(crate) fn is_unsent(&self) -> bool {
         // As with HTTP/1: queued bytes do not count.
-        self.output.total() == self.sent_before
+        self.traffic.is_unsent(self.output.total())
     }
 
     pub(crate) fn is_reusable(&self, requests_max: u32) -> bool {
         self.terms.keep
-            && self.asked
-            && self.answer == ResponsePhase::Over
-            && self.rest.is_empty()
+            && self.request.asked
+            && self.response.phase == ResponsePhase::Over
+            && self.response.rest.is_empty()
             && self.records.is_over()
             && self.input.is_empty()
-            && self.pending.is_empty()
+            && self.request.pending.is_empty()
             && self.output.is_empty()
-            && self.requests < requests_max
+            && self.traffic.requests < requests_max
     }
 
     pub(crate) fn is_quiet(&mut self) -> bool {

@@ -12,6 +12,7 @@ use sigma_net::{Deadline, Stream};
 use super::outgoing::{Outgoing, SpliceTarget};
 use crate::rest::Rest;
 use crate::rules::{self, bad_response};
+use crate::traffic::RequestTraffic;
 
 const BROKEN_WITHIN_BODY: &str = "the connection broke during the body";
 
@@ -24,12 +25,7 @@ pub struct Client {
     reader: BodyReader,
     length: BodyLength,
     pub(crate) deadline: Deadline,
-    /// Requests sent so far.
-    requests: u32,
-    /// Bytes written before the current request.
-    sent_before: u64,
-    /// Bytes of the current response.
-    received: u64,
+    traffic: RequestTraffic,
     interims: u8,
     /// A byte of the current response has arrived.
     answered: bool,
@@ -60,9 +56,7 @@ impl Client {
             reader: BodyReader::Done,
             length: BodyLength::None,
             deadline,
-            requests: 0,
-            sent_before: 0,
-            received: 0,
+            traffic: RequestTraffic::default(),
             interims: 0,
             answered: false,
             headed: false,
@@ -79,9 +73,7 @@ impl Client {
         length: BodyLength,
         upgrade: Option<&[u8]>,
     ) {
-        self.requests += 1;
-        self.sent_before = self.output.total();
-        self.received = 0;
+        self.traffic.begin(self.output.total());
         self.interims = 0;
         self.answered = false;
         self.headed = false;
@@ -124,7 +116,7 @@ impl Client {
             self.input.make_room(limits.head_bytes + 1);
             match ready!(self.stream.poll_fill(cx, &mut self.input)) {
                 Ok(0) | Err(_) => return Poll::Ready(Err(terminated())),
-                Ok(n) => self.received += n as u64,
+                Ok(n) => self.traffic.received += n as u64,
             }
         }
     }
@@ -142,7 +134,7 @@ impl Client {
         match ready!(self.stream.poll_fill(cx, &mut self.input)) {
             Ok(0) | Err(_) => Poll::Ready(Err(terminated())),
             Ok(n) => {
-                self.received += n as u64;
+                self.traffic.received += n as u64;
                 Poll::Ready(Ok(()))
             }
         }
@@ -195,7 +187,7 @@ impl Client {
         }
         match ready!(self.stream.poll_fill(cx, &mut self.input)) {
             Ok(0) => self.ended = Some(Ended::InOrder),
-            Ok(n) => self.received += n as u64,
+            Ok(n) => self.traffic.received += n as u64,
             Err(_) => self.ended = Some(Ended::Broken),
         }
         Poll::Ready(self.ended.map_or(Ok(()), Err))
@@ -216,7 +208,7 @@ impl Client {
                 Poll::Ready(self.reader.end_of_stream().map(|_| ()).map_err(incomplete))
             }
             Poll::Ready(Ok(n)) => {
-                self.received += n;
+                self.traffic.received += n;
                 Poll::Ready(Ok(()))
             }
             Poll::Ready(Err(_)) => {
@@ -264,8 +256,7 @@ impl Client {
 
     /// See [`crate::Connection::begin_bytes`].
     pub(crate) fn begin_bytes(&mut self) {
-        self.requests += 1;
-        self.sent_before = self.output.total();
+        self.traffic.begin(self.output.total());
         (self.answered, self.headed) = (false, false);
         self.output.framing = Framing::Plain;
         self.reader = BodyReader::UntilClose;
@@ -291,12 +282,12 @@ impl Client {
     }
 
     pub(crate) fn may_be_stale(&self) -> bool {
-        self.requests > 1 && !self.answered
+        self.traffic.is_reused() && !self.answered
     }
 
     /// See [`crate::Connection::carried`].
     pub(crate) fn carried(&self) -> CarriedBytes {
-        CarriedBytes { sent: self.output.total() - self.sent_before, received: self.received }
+        self.traffic.carried(self.output.total())
     }
 
     pub(crate) fn bytes_written(&self) -> u64 {
@@ -305,7 +296,7 @@ impl Client {
 
     pub(crate) fn is_unsent(&self) -> bool {
         // Queued bytes do not count: after the first flush the queue is empty again.
-        self.output.total() == self.sent_before
+        self.traffic.is_unsent(self.output.total())
     }
 
     pub(crate) fn is_reusable(&self, requests_max: u32) -> bool {
@@ -314,7 +305,7 @@ impl Client {
             && self.reader.is_done()
             && self.input.is_empty()
             && self.output.is_empty()
-            && self.requests < requests_max
+            && self.traffic.requests < requests_max
     }
 
     pub(crate) fn is_quiet(&mut self) -> bool {

@@ -2,23 +2,24 @@
 
 mod ending;
 mod splice;
+mod state;
 
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use sigma_buffer::held::{self, Account, EXCHANGE_BYTES};
+use sigma_buffer::held::{self, EXCHANGE_BYTES};
 use sigma_http::h1::{self, BodyReader, Framing, HeadLimits, HeadScanner};
 use sigma_http::h2::REVOKED;
 use sigma_http::h2::frame::PREFACE;
-use sigma_http::{
-    BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, Method, RequestHead, ResponseHead, Version,
-};
+use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, RequestHead, ResponseHead, Version};
 use sigma_net::{Deadline, Stream};
 
+use self::state::{ConnectionMemory, CurrentRequest, Lifespan, SendingSide, Truncation};
 use super::outgoing::Outgoing;
-use crate::rules::{NO_ROOM, announce, check_body, frame_final, lower};
+use crate::rules::{NO_ROOM, announce, frame_final};
+use crate::traffic::SentResponse;
 
 /// The limit of bytes of further requests that are read during a request.
 const AHEAD_BYTES: usize = 64 * 1024;
@@ -58,45 +59,17 @@ pub struct Server {
     input: Chunk,
     output: Outgoing,
     reader: BodyReader,
-    length: BodyLength,
-    scanner: HeadScanner,
     pub(crate) deadline: Deadline,
     /// From the time of the accept; shared with other connections of that time.
     limits: Rc<ServerLimits>,
-    /// The memory account of the connection and its exchange.
-    account: Account,
-    /// Memory of `input` and `output` in the account: counted once they wait.
-    buffers_held: usize,
-    /// Bytes of bodies in the account.
-    bodies_held: usize,
-    /// The limit of the request body in bytes; 0 for no limit.
-    body_limit: u64,
-    requests: u32,
-    /// Milliseconds until the greatest age of the connection, at the last look; the maximum without one.
-    left_ms: u32,
-    /// The version of the current request, which decides the form of the response.
-    version: Version,
-    /// The response has no body, whatever its head declares.
-    bodiless: bool,
-    /// The request is a CONNECT: the response to it that opens a tunnel is 200.
-    connects: bool,
+    memory: ConnectionMemory,
+    lifespan: Lifespan,
+    current: CurrentRequest,
+    /// Another request may follow.
     persists: bool,
-    /// The client waits for `100 Continue`.
-    expects: bool,
-    half_closed: bool,
-    /// The time at which a client with a closed sending side counts as gone: set while no bytes are on their way to
-    /// it.
-    patience: Option<Deadline>,
-    /// The listener of the connection still accepts.
-    listens: Rc<Cell<bool>>,
-    /// A response was truncated, which the client must be able to see.
-    aborted: bool,
-    /// That response ends with the connection, for a client of HTTP/1.0: only a reset shows that it is incomplete.
-    needs_reset: bool,
-    body_received: u64,
-    head_received: u32,
-    body_sent: u64,
-    sent: u64,
+    sending_side: SendingSide,
+    truncation: Truncation,
+    sent: SentResponse,
 }
 
 impl Server {
@@ -108,36 +81,21 @@ impl Server {
             input,
             output: Outgoing::default(),
             reader: BodyReader::Done,
-            length: BodyLength::None,
-            scanner: HeadScanner::default(),
             deadline: Deadline::new(),
-            body_limit: limits.body_bytes,
+            memory: ConnectionMemory::new(),
+            lifespan: Lifespan { requests: 0, left_ms: u32::MAX, listens },
+            current: CurrentRequest::new(limits.body_bytes),
             limits,
-            account: Account::of_connection(),
-            buffers_held: 0,
-            bodies_held: 0,
-            requests: 0,
-            left_ms: u32::MAX,
-            version: Version::Http11,
-            bodiless: false,
-            connects: false,
             persists: true,
-            expects: false,
-            half_closed: false,
-            patience: None,
-            listens,
-            aborted: false,
-            needs_reset: false,
-            body_received: 0,
-            head_received: 0,
-            body_sent: 0,
-            sent: 0,
+            sending_side: SendingSide::Open,
+            truncation: Truncation::None,
+            sent: SentResponse::default(),
         }
     }
 
     /// Sets the time until the greatest age of the connection, which ends the wait for a request; None without one.
     pub fn set_left_ms(&mut self, left_ms: Option<u32>) {
-        self.left_ms = left_ms.unwrap_or(u32::MAX);
+        self.lifespan.left_ms = left_ms.unwrap_or(u32::MAX);
     }
 
     /// Waits for the next request; holds no buffer until its first byte. `closing` decides whether an idle connection
@@ -149,16 +107,16 @@ impl Server {
         if !self.input.is_empty() {
             return Ok(());
         }
-        let first = self.requests == 0;
+        let first = self.lifespan.is_first();
         let idle_ms = if first { self.limits.head_ms } else { self.limits.idle_ms };
-        self.deadline.set(idle_ms.min(self.left_ms.into()));
+        self.deadline.set(idle_ms.min(self.lifespan.left_ms.into()));
         poll_fn(|cx| {
             match self.stream.poll_fill(cx, &mut self.input) {
                 Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(NoRequest::Closed)),
                 Poll::Ready(Ok(_)) => return Poll::Ready(Ok(())),
                 Poll::Pending => {}
             }
-            let is_left = !first && !self.listens.get();
+            let is_left = !first && !self.lifespan.listens.get();
             if self.deadline.poll_expired(cx).is_ready() || closing(is_left) {
                 return Poll::Ready(Err(NoRequest::Closed));
             }
@@ -170,12 +128,12 @@ impl Server {
     /// Returns true if the first bytes may be the HTTP/2 preface.
     pub fn may_be_preface(&self) -> bool {
         let seen = self.input.len().min(PREFACE.len());
-        self.requests == 0 && self.input[..seen] == PREFACE[..seen]
+        self.lifespan.is_first() && self.input[..seen] == PREFACE[..seen]
     }
 
     /// Returns true if the bytes of a rejected first head are a ClientHello of TLS (RFC 8446 §5.1).
     pub fn begins_tls(&self) -> bool {
-        self.requests == 0 && self.input.starts_with(&[22, 3])
+        self.lifespan.is_first() && self.input.starts_with(&[22, 3])
     }
 
     /// Returns true if the bytes after [`Server::wait`] are the HTTP/2 preface.
@@ -208,21 +166,16 @@ impl Server {
     /// # Errors
     /// Returns an error if it is not a valid request; `head` then has its known part.
     pub async fn read_head(&mut self, head: &mut RequestHead) -> Result<(), NoRequest> {
-        self.scanner = HeadScanner::default();
-        // The response to an invalid head must not depend on the previous request.
-        self.version = Version::Http11;
-        self.bodiless = false;
-        self.sent = 0;
-        self.body_sent = 0;
-        self.body_received = 0;
-        self.head_received = 0;
+        self.current.restart();
+        self.sent = SentResponse::default();
         if let Some(result) = self.try_parse(head) {
             return result;
         }
         self.deadline.set(self.limits.head_ms);
-        self.account.begin(self.input.memory(), self.moved());
+        self.memory.account.begin(self.input.memory(), self.moved());
         // Bytes that the parser has seen are not parsed again until the head is complete.
-        self.scanner.ready(&self.input);
+        let mut scanner = HeadScanner::default();
+        scanner.ready(&self.input);
         poll_fn(|cx| {
             loop {
                 if self.deadline.poll_expired(cx).is_ready() {
@@ -230,14 +183,14 @@ impl Server {
                         Fault::new(FaultKind::RequestHeadTimeout, "the request head did not arrive in time");
                     return Poll::Ready(Err(self.refuse_head(head, fault)));
                 }
-                if self.account.is_revoked() {
+                if self.memory.account.is_revoked() {
                     return Poll::Ready(Err(self.refuse_head(head, REVOKED)));
                 }
                 if !ready!(self.poll_more(self.limits.head.head_bytes + 1, cx)) {
                     return Poll::Ready(Err(NoRequest::Closed));
                 }
                 let over = self.input.len() > self.limits.head.line_bytes;
-                if (self.scanner.ready(&self.input) || over)
+                if (scanner.ready(&self.input) || over)
                     && let Some(result) = self.try_parse(head)
                 {
                     return Poll::Ready(result);
@@ -255,7 +208,7 @@ impl Server {
             Poll::Ready(read) => Poll::Ready(matches!(read, Ok(n) if n > 0)),
             Poll::Pending => {
                 self.input.shrink();
-                self.account.set(self.input.memory());
+                self.memory.account.set(self.input.memory());
                 Poll::Pending
             }
         }
@@ -266,7 +219,7 @@ impl Server {
             Ok(None) => None,
             Ok(Some(len)) => {
                 self.input.advance(len);
-                self.head_received = u32::try_from(len).unwrap_or(u32::MAX);
+                self.current.received.head_bytes = len as u64;
                 Some(self.accept(head).map_err(NoRequest::Refused))
             }
             Err(error) => {
@@ -284,24 +237,20 @@ impl Server {
 
     /// After an invalid head, the connection has no valid position.
     fn refuse(&mut self) {
-        self.version = Version::Http11;
-        self.bodiless = false;
+        self.current.version = Version::Http11;
+        self.current.form.bodiless = false;
         self.persists = false;
         self.reader = BodyReader::Done;
     }
 
     fn accept(&mut self, head: &RequestHead) -> Result<(), Fault> {
-        self.requests += 1;
-        self.version = head.version;
-        self.bodiless = head.method == Method::Head;
-        self.connects = head.method == Method::Connect;
-        // HTTP/1.0 has no interim responses, and so no `100 Continue`.
-        self.expects = head.version != Version::Http10 && head.headers.has(HeaderId::Expect);
-        self.persists =
-            h1::connection_persists(head.version, &head.headers) && self.requests < self.limits.requests;
+        self.lifespan.requests += 1;
+        self.current.begin(head);
+        self.persists = h1::connection_persists(head.version, &head.headers)
+            && self.lifespan.requests < self.limits.requests;
         match h1::request_body(head) {
             Ok(length) => {
-                self.length = length;
+                self.current.received.length = length;
                 self.reader = BodyReader::new(length);
             }
             Err(reason) => {
@@ -309,30 +258,25 @@ impl Server {
                 return Err(Fault::new(FaultKind::BadRequest, reason));
             }
         }
-        if !self.account.may_begin() {
+        if !self.memory.account.may_begin() {
             self.persists = false;
             held::refused();
             return Err(NO_ROOM);
         }
-        self.account.begin(EXCHANGE_BYTES + head.headers.memory(), self.moved());
-        self.body_limit = self.limits.body_bytes;
-        match self.length {
-            BodyLength::Known(n) => check_body(n, self.body_limit),
-            _ => Ok(()),
-        }
+        self.memory.account.begin(EXCHANGE_BYTES + head.headers.memory(), self.moved());
+        self.current.received.body_limit = self.limits.body_bytes;
+        self.current.received.check_length()
     }
 
     pub(crate) fn body_length(&self) -> BodyLength {
-        self.length
+        self.current.received.length
     }
 
     pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Frame, Fault>> {
         loop {
             match self.reader.next(&mut self.input) {
                 Ok(Some(Frame::Data(data))) => {
-                    self.expects = false;
-                    self.body_received += data.len() as u64;
-                    let checked = check_body(self.body_received, self.body_limit);
+                    let checked = self.current.receive(data.len());
                     return Poll::Ready(checked.map(|()| Frame::Data(data)));
                 }
                 Ok(Some(end)) => return Poll::Ready(Ok(end)),
@@ -343,12 +287,12 @@ impl Server {
                 }
             }
             let Poll::Ready(filled) = self.stream.poll_fill(cx, &mut self.input) else {
-                self.account.moved(self.moved());
-                return if self.is_revoked() { Poll::Ready(Err(REVOKED)) } else { Poll::Pending };
+                self.memory.account.moved(self.moved());
+                return if self.memory.is_revoked() { Poll::Ready(Err(REVOKED)) } else { Poll::Pending };
             };
             match filled {
                 Ok(0) => {
-                    self.half_closed = true;
+                    self.sending_side.close();
                     return Poll::Ready(self.reader.end_of_stream().map_err(|_| gone()));
                 }
                 Ok(_) => {}
@@ -360,7 +304,7 @@ impl Server {
     /// Ready when the client is gone: after a reset, or when it has closed its sending side and the limit without
     /// bytes to it has ended. It may still read, so a response on its way is no reason to end.
     pub(crate) fn poll_departure(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.half_closed {
+        if !self.sending_side.is_open() {
             return self.poll_patience(cx);
         }
         // A pipelined request is read ahead up to one buffer; the kernel holds further bytes back.
@@ -371,11 +315,11 @@ impl Server {
                     self.input.shrink();
                     self.count_buffers();
                 }
-                return if self.is_revoked() { Poll::Ready(()) } else { Poll::Pending };
+                return if self.memory.is_revoked() { Poll::Ready(()) } else { Poll::Pending };
             };
             match filled {
                 Ok(0) => {
-                    self.half_closed = true;
+                    self.sending_side.close();
                     return self.poll_patience(cx);
                 }
                 Ok(_) => {}
@@ -387,14 +331,14 @@ impl Server {
 
     pub(crate) fn send_interim(&mut self, head: &mut ResponseHead) {
         // HTTP/1.0 has no interim responses (RFC 9110 §15.2).
-        if self.version == Version::Http10 && !(self.connects && head.status == 101) {
+        if self.current.version == Version::Http10 && !(self.current.form.connects && head.status == 101) {
             return;
         }
-        self.expects &= head.status != 100;
+        self.current.expects &= head.status != 100;
         let protocol = head.headers.get(HeaderId::Upgrade).map(<[u8]>::to_vec);
         head.headers.remove_nominated();
         h1::frame_response(head, BodyLength::None, false);
-        if self.connects && head.status == 101 {
+        if self.current.form.connects && head.status == 101 {
             head.status = 200;
         }
         let out = self.output.front();
@@ -408,13 +352,13 @@ impl Server {
     pub(crate) fn send_head(&mut self, head: &mut ResponseHead, length: BodyLength, date: &[u8]) {
         announce(self.limits.alternative.as_deref(), head);
         // The last chance to announce the end of the connection.
-        self.persists &= self.listens.get() && self.may_discard_rest();
-        self.patience = None;
+        self.persists &= self.lifespan.listens.get() && self.may_discard_rest();
+        self.sending_side.clear_deadline();
         let offered = offered_upgrade(head);
-        let follows = frame_final(head, length, self.bodiless, self.connects);
-        self.bodiless |= follows == BodyLength::None;
+        let follows = frame_final(head, length, self.current.form);
+        self.current.form.bodiless |= follows == BodyLength::None;
         let framing = match follows {
-            BodyLength::Streamed | BodyLength::UntilClose if self.version == Version::Http10 => {
+            BodyLength::Streamed | BodyLength::UntilClose if self.current.version == Version::Http10 => {
                 self.persists = false;
                 Framing::Plain
             }
@@ -432,7 +376,7 @@ impl Server {
             out.extend_from_slice(date);
             out.extend_from_slice(b"\r\n");
         }
-        match (self.persists, self.version) {
+        match (self.persists, self.current.version) {
             (true, Version::Http10) => out.extend_from_slice(b"Connection: keep-alive\r\n"),
             (false, _) => out.extend_from_slice(b"Connection: close\r\n"),
             (true, _) => {}
@@ -441,7 +385,7 @@ impl Server {
             h1::encode::upgrade(&protocols, out);
         }
         out.extend_from_slice(b"\r\n");
-        self.sent += (out.len() - before) as u64;
+        self.sent.head_bytes += (out.len() - before) as u64;
         self.output.framing = framing;
     }
 
@@ -450,21 +394,21 @@ impl Server {
     }
 
     pub(crate) fn send(&mut self, frame: Frame) {
-        if self.bodiless {
+        if self.current.form.bodiless {
             return;
         }
         if let Frame::Data(data) = &frame {
-            self.body_sent += data.len() as u64;
+            self.sent.body_bytes += data.len() as u64;
         }
-        self.patience = None;
+        self.sending_side.clear_deadline();
         self.output.push(frame);
     }
 
     pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
         let flushed = self.output.poll_flush(&mut self.stream, cx).map_err(|_| gone());
-        if flushed.is_pending() || self.buffers_held > 0 {
+        if flushed.is_pending() || self.memory.buffers > 0 {
             self.count_buffers();
-            if flushed.is_pending() && self.is_revoked() {
+            if flushed.is_pending() && self.memory.is_revoked() {
                 return Poll::Ready(Err(REVOKED));
             }
         }
@@ -474,50 +418,43 @@ impl Server {
     /// Counts the bytes that wait, for the client or for the next exchange.
     fn count_buffers(&mut self) {
         let output = if self.output.is_empty() { 0 } else { self.output.memory() };
-        let held = output + self.input.memory();
-        self.account.update(self.buffers_held, held, self.moved());
-        self.buffers_held = held;
+        let moved = self.moved();
+        self.memory.count_buffers(output + self.input.memory(), moved);
     }
 
     pub(crate) fn hold(&mut self, bytes: usize) {
-        self.account.change(self.bodies_held, bytes);
-        self.bodies_held = bytes;
+        self.memory.hold_bodies(bytes);
     }
 
     pub(crate) fn limit_body(&mut self, bytes: u64) {
-        self.body_limit = lower(self.body_limit, bytes);
+        self.current.received.limit_body(bytes);
     }
 
     /// Releases the memory of the finished exchange.
     pub fn rest(&mut self) {
-        self.account.set(0);
-        (self.buffers_held, self.bodies_held) = (0, 0);
+        self.memory.release();
     }
 
     /// Returns the bytes moved in both directions.
     fn moved(&self) -> u64 {
-        self.output.total() + self.body_received
-    }
-
-    /// Returns true if its exchange must end because memory for clients is short.
-    fn is_revoked(&self) -> bool {
-        held::revocations() > 0 && self.account.is_revoked()
+        self.output.total() + self.current.received.body_bytes
     }
 
     pub(crate) fn upgrade(&mut self) {
         self.persists = false;
-        self.bodiless = false;
+        self.current.form.bodiless = false;
         self.reader = BodyReader::UntilClose;
         self.output.framing = Framing::Plain;
-        self.body_limit = 0;
+        self.current.received.body_limit = 0;
         // Most of the memory of an exchange is free in a tunnel, which may last for days.
-        self.account.shrink(EXCHANGE_BYTES);
+        self.memory.account.shrink(EXCHANGE_BYTES);
     }
 
     pub(crate) fn abort(&mut self) {
-        self.aborted = true;
-        self.needs_reset =
-            self.version == Version::Http10 && self.sent > 0 && self.output.framing == Framing::Plain;
+        let is_delimited_by_close = self.current.version == Version::Http10
+            && self.sent.head_bytes > 0
+            && self.output.framing == Framing::Plain;
+        self.truncation = if is_delimited_by_close { Truncation::Reset } else { Truncation::Close };
         self.persists = false;
         self.reader = BodyReader::Done;
         self.input = Chunk::empty();
@@ -533,15 +470,15 @@ impl Server {
     }
 
     pub(crate) fn bytes_sent(&self) -> (u64, u64) {
-        (self.sent + self.body_sent, self.body_sent)
+        self.sent.bytes()
     }
 
     pub(crate) fn bytes_received(&self) -> u64 {
-        u64::from(self.head_received) + self.body_received
+        self.current.received.bytes()
     }
 
     pub(crate) fn requests(&self) -> u32 {
-        self.requests
+        self.lifespan.requests
     }
 
     /// Returns true if the last exchange is completely done.
@@ -551,7 +488,7 @@ impl Server {
 
     /// Returns true if another request may follow on this connection.
     pub fn continues(&self) -> bool {
-        self.persists && self.reader.is_done() && self.output.is_empty() && !self.half_closed
+        self.persists && self.reader.is_done() && self.output.is_empty() && self.sending_side.is_open()
     }
 }
 

@@ -5,11 +5,12 @@ use std::task::{Context, Poll};
 
 use sigma_http::h1::frame_response;
 use sigma_http::h2::{Arrival, ErrorCode, Fate, StreamKey, recycle_request};
-use sigma_http::{BodyLength, Fault, Frame, HeaderId, Headers, Method, RequestHead, ResponseHead, Side};
+use sigma_http::{BodyLength, Fault, Frame, HeaderId, Headers, RequestHead, ResponseHead, Side};
 use sigma_net::Deadline;
 
 use super::mux::Mux;
-use crate::rules::{announce, check_body, client_gone, field_bytes, frame_final, lower};
+use crate::rules::{ResponseForm, announce, client_gone, field_bytes, frame_final};
+use crate::traffic::{ReceivedRequest, SentResponse};
 use crate::tunnel::Tunnel;
 
 /// State that the streams of a connection share.
@@ -48,42 +49,29 @@ pub struct ServerStream {
     key: StreamKey,
     number: u32,
     answer: ResponseProgress,
-    length: BodyLength,
+    request: ReceivedRequest,
     tunnel: Tunnel,
     pub(crate) deadline: Deadline,
-    /// The response has no body, whatever its head declares.
-    bodiless: bool,
-    /// The request is a CONNECT.
-    connects: bool,
-    head_received: u64,
-    body_received: u64,
-    /// The limit of the request body in bytes; 0 for no limit.
-    body_limit: u64,
+    form: ResponseForm,
     /// Bytes of bodies that the exchange has in memory.
     bodies_held: usize,
-    head_sent: u64,
-    body_sent: u64,
+    sent: SentResponse,
 }
 
 impl ServerStream {
     pub(super) fn new(shared: Rc<Shared>, key: StreamKey, number: u32) -> ServerStream {
-        let body_limit = shared.body_bytes;
+        let request = ReceivedRequest::new(shared.body_bytes);
         ServerStream {
             shared,
             key,
             number,
             answer: ResponseProgress::Awaited,
-            length: BodyLength::None,
+            request,
             tunnel: Tunnel::None,
             deadline: Deadline::new(),
-            bodiless: false,
-            connects: false,
-            head_received: 0,
-            body_received: 0,
-            body_limit,
+            form: ResponseForm::default(),
             bodies_held: 0,
-            head_sent: 0,
-            body_sent: 0,
+            sent: SentResponse::default(),
         }
     }
 
@@ -96,20 +84,16 @@ impl ServerStream {
     ) -> (ServerStream, Result<(), Fault>) {
         let Incoming { mut stream, head: received, length } = incoming;
         recycle_request(std::mem::replace(head, received));
-        stream.bodiless = head.method == Method::Head;
-        stream.connects = head.method == Method::Connect;
-        stream.head_received = field_bytes(&head.headers) + head.path_and_query().len() as u64;
+        stream.form = ResponseForm::of(head.method);
+        stream.request.head_bytes = field_bytes(&head.headers) + head.path_and_query().len() as u64;
         let accepted = length.and_then(|length| {
             // Other requests have no such field in this version.
             if head.headers.has(HeaderId::Upgrade) {
                 stream.tunnel = Tunnel::ask(random, head);
                 return Ok(());
             }
-            stream.length = length;
-            match length {
-                BodyLength::Known(n) => check_body(n, stream.body_limit),
-                _ => Ok(()),
-            }
+            stream.request.length = length;
+            stream.request.check_length()
         });
         (stream, accepted)
     }
@@ -124,20 +108,17 @@ impl ServerStream {
     }
 
     pub(crate) fn body_length(&self) -> BodyLength {
-        self.length
+        self.request.length
     }
 
     pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Frame, Fault>> {
         let mux = &self.shared.mux;
         match mux.with(|codec| codec.take_frame(self.key)) {
             Arrival::Frame(Frame::Data(data)) => {
-                self.body_received += data.len() as u64;
+                let received = self.request.receive(data.len());
                 // A tunnel has no length.
-                let limit = match self.tunnel {
-                    Tunnel::Open => 0,
-                    Tunnel::None | Tunnel::Asked(_) => self.body_limit,
-                };
-                Poll::Ready(check_body(self.body_received, limit).map(|()| Frame::Data(data)))
+                let is_valid = if let Tunnel::Open = self.tunnel { Ok(()) } else { received };
+                Poll::Ready(is_valid.map(|()| Frame::Data(data)))
             }
             Arrival::Frame(end) => Poll::Ready(Ok(end)),
             Arrival::Cut(fate) => Poll::Ready(Err(fate.broken().unwrap_or_else(client_gone))),
@@ -176,7 +157,7 @@ impl ServerStream {
 
     pub(crate) fn send_head(&mut self, head: &mut ResponseHead, length: BodyLength, date: &[u8]) {
         announce(self.shared.alternative.as_deref(), head);
-        self.bodiless = frame_final(head, length, self.bodiless, self.connects).is_empty();
+        self.form.bodiless = frame_final(head, length, self.form).is_empty();
         self.respond(head.status, &head.headers, date, length);
     }
 
@@ -185,8 +166,8 @@ impl ServerStream {
             return;
         }
         self.answer = ResponseProgress::Begun;
-        self.head_sent = field_bytes(headers);
-        let bodiless = self.bodiless;
+        self.sent.head_bytes = field_bytes(headers);
+        let bodiless = self.form.bodiless;
         self.shared.mux.with(|codec| codec.send_answer(self.key, status, headers, date, length, bodiless));
     }
 
@@ -195,11 +176,11 @@ impl ServerStream {
     }
 
     pub(crate) fn send(&mut self, frame: Frame) {
-        if self.bodiless || self.answer != ResponseProgress::Begun {
+        if self.form.bodiless || self.answer != ResponseProgress::Begun {
             return;
         }
         if let Frame::Data(data) = &frame {
-            self.body_sent += data.len() as u64;
+            self.sent.body_bytes += data.len() as u64;
         }
         self.shared.mux.with(|codec| codec.queue(self.key, frame));
     }
@@ -242,20 +223,20 @@ impl ServerStream {
     }
 
     pub(crate) fn limit_body(&mut self, bytes: u64) {
-        self.body_limit = lower(self.body_limit, bytes);
+        self.request.limit_body(bytes);
     }
 
     pub(crate) fn bytes_written(&self) -> u64 {
-        self.head_sent + self.shared.mux.look(|codec| codec.taken(self.key))
+        self.sent.head_bytes + self.shared.mux.look(|codec| codec.taken(self.key))
     }
 
     /// Counts heads before compression: their compressed size depends on all earlier heads.
     pub(crate) fn bytes_sent(&self) -> (u64, u64) {
-        (self.head_sent + self.body_sent, self.body_sent)
+        self.sent.bytes()
     }
 
     pub(crate) fn bytes_received(&self) -> u64 {
-        self.head_received + self.body_received
+        self.request.bytes()
     }
 
     pub(crate) fn requests(&self) -> u32 {

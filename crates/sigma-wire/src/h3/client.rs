@@ -43,23 +43,60 @@ pub struct ClientStream {
     stream: Option<Stream>,
     /// None until the request head is queued.
     halves: Option<Halves>,
-    length: BodyLength,
-    interims: u8,
-    /// A head that was read and not taken.
-    head: Option<ResponseHead>,
-    /// Frames that were read and not taken.
-    ahead: VecDeque<Frame>,
+    response: StreamResponse,
     /// Bytes of the head, to measure progress.
     head_bytes: u64,
-    /// Bytes of the response's heads and body.
-    received: u64,
     /// The bytes received on the connection before the request.
     read_before: u64,
-    answered: bool,
     /// The node reports that it did not process the request.
     unprocessed: bool,
     /// The reason why the request failed.
     failed: Option<Fault>,
+}
+
+/// The received part of the response.
+#[derive(Debug)]
+struct StreamResponse {
+    length: BodyLength,
+    interims: u8,
+    /// A head was taken.
+    answered: bool,
+    /// A head that was read and not taken.
+    head: Option<ResponseHead>,
+    /// Frames that were read and not taken.
+    ahead: VecDeque<Frame>,
+    /// Bytes of the heads and the body.
+    received: u64,
+}
+
+impl StreamResponse {
+    fn new() -> StreamResponse {
+        StreamResponse {
+            length: BodyLength::None,
+            interims: 0,
+            answered: false,
+            head: None,
+            ahead: VecDeque::new(),
+            received: 0,
+        }
+    }
+
+    /// Moves the head that was read into `head`.
+    fn take_head(&mut self, head: &mut ResponseHead) -> Result<(), Fault> {
+        let received = self.head.take().ok_or_else(terminated)?;
+        recycle_response(std::mem::replace(head, received));
+        self.answered = true;
+        self.received += field_bytes(&head.headers);
+        Ok(())
+    }
+
+    fn count(&mut self, frame: &Frame) {
+        self.received += match frame {
+            Frame::Data(data) => data.len() as u64,
+            Frame::Trailers(fields) => field_bytes(fields),
+            Frame::End => 0,
+        };
+    }
 }
 
 impl ClientStream {
@@ -73,14 +110,9 @@ impl ClientStream {
             reused,
             stream,
             halves: None,
-            length: BodyLength::None,
-            interims: 0,
-            head: None,
-            ahead: VecDeque::new(),
+            response: StreamResponse::new(),
             head_bytes: 0,
-            received: 0,
             read_before,
-            answered: false,
             unprocessed: false,
             failed: None,
         }
@@ -157,7 +189,7 @@ impl ClientStream {
             && self.failed.is_none()
         {
             halves.running.wait(cx);
-            if halves.running.is_excluded.get() && !self.answered {
+            if halves.running.is_excluded.get() && !self.response.answered {
                 self.unprocessed = true;
                 self.failed = Some(terminated());
             }
@@ -176,16 +208,12 @@ impl ClientStream {
             Poll::Ready(Ok(())) => {}
             other => return other,
         }
-        let Some(received) = self.head.take() else { return Poll::Ready(Err(terminated())) };
-        recycle_response(std::mem::replace(head, received));
-        self.answered = true;
-        self.received += field_bytes(&head.headers);
-        Poll::Ready(self.accept_head(method, head))
+        Poll::Ready(self.response.take_head(head).and_then(|()| self.accept_head(method, head)))
     }
 
     /// See [`crate::Connection::poll_answer`].
     pub(crate) fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
-        if self.head.is_some() {
+        if self.response.head.is_some() {
             return Poll::Ready(Ok(()));
         }
         if let Some(fault) = self.check(cx) {
@@ -200,7 +228,7 @@ impl ClientStream {
         }
         match halves.receiving.poll_event(cx, common) {
             Poll::Ready(Ok(Event::Response(head))) => {
-                self.head = Some(head);
+                self.response.head = Some(head);
                 Poll::Ready(Ok(()))
             }
             Poll::Ready(Ok(_)) => Poll::Ready(Err(bad_response("a response without a header block"))),
@@ -211,11 +239,11 @@ impl ClientStream {
 
     fn accept_head(&mut self, method: Method, head: &ResponseHead) -> Result<(), Fault> {
         if head.is_interim() {
-            return rules::count_interim(&mut self.interims);
+            return rules::count_interim(&mut self.response.interims);
         }
         let declared = sigma_http::h1::response_body(head, method).map_err(bad_response)?;
         let is_complete = self.halves.as_ref().is_some_and(|halves| halves.receiving.is_complete());
-        self.length = match declared {
+        self.response.length = match declared {
             // Without a length and without a body: a version that needs a length gets 0.
             BodyLength::UntilClose if is_complete => BodyLength::Known(0),
             BodyLength::UntilClose => BodyLength::Streamed,
@@ -225,21 +253,17 @@ impl ClientStream {
     }
 
     pub(crate) fn body_length(&self) -> BodyLength {
-        self.length
+        self.response.length
     }
 
     pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Frame, Fault>> {
-        if let Some(frame) = self.ahead.pop_front() {
+        if let Some(frame) = self.response.ahead.pop_front() {
             return Poll::Ready(Ok(frame));
         }
         let Some(halves) = &mut self.halves else { return Poll::Ready(Err(terminated())) };
         match halves.receiving.poll_frame(cx, &self.connection.common) {
             Poll::Ready(Ok(frame)) => {
-                self.received += match &frame {
-                    Frame::Data(data) => data.len() as u64,
-                    Frame::Trailers(fields) => field_bytes(fields),
-                    Frame::End => 0,
-                };
+                self.response.count(&frame);
                 Poll::Ready(Ok(frame))
             }
             Poll::Ready(Err(cut)) => {
@@ -258,34 +282,34 @@ impl ClientStream {
     /// See [`crate::Connection::poll_rest`].
     pub(crate) fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<Rest> {
         let memory = |frame: &Frame| if let Frame::Data(data) = frame { data.memory() } else { 0 };
-        let mut held: usize = self.ahead.iter().map(memory).sum();
+        let mut held: usize = self.response.ahead.iter().map(memory).sum();
         let is_last = |frame: &Frame| !matches!(frame, Frame::Data(_));
-        while !self.ahead.back().is_some_and(is_last) {
+        while !self.response.ahead.back().is_some_and(is_last) {
             if held >= AHEAD_BYTES {
                 return Poll::Pending;
             }
             // A frame that was read ahead is the first to be taken later.
-            let mut ahead = std::mem::take(&mut self.ahead);
+            let mut ahead = std::mem::take(&mut self.response.ahead);
             let next = self.poll_frame(cx);
             match next {
                 Poll::Ready(Ok(frame)) => {
                     held += memory(&frame);
                     ahead.push_back(frame);
-                    self.ahead = ahead;
+                    self.response.ahead = ahead;
                 }
                 Poll::Ready(Err(_)) | Poll::Pending => {
                     // A fault is seen again by the next read.
-                    self.ahead = ahead;
+                    self.response.ahead = ahead;
                     return Poll::Pending;
                 }
             }
         }
-        let mut frames = std::mem::take(&mut self.ahead);
+        let mut frames = std::mem::take(&mut self.response.ahead);
         Poll::Ready(Rest::collect(|| frames.pop_front()))
     }
 
     pub(crate) fn may_be_stale(&self) -> bool {
-        self.reused == Reused::Yes && !self.answered
+        self.reused == Reused::Yes && !self.response.answered
     }
 
     pub(crate) fn is_unsent(&self) -> bool {
@@ -294,7 +318,7 @@ impl ClientStream {
 
     /// See [`crate::Connection::carried`].
     pub(crate) fn carried(&self) -> CarriedBytes {
-        CarriedBytes { sent: self.bytes_written(), received: self.received }
+        CarriedBytes { sent: self.bytes_written(), received: self.response.received }
     }
 
     pub(crate) fn bytes_written(&self) -> u64 {
@@ -309,7 +333,7 @@ impl ClientStream {
         if lost.is_some() {
             self.connection.read_last_frames();
             let is_excluded = self.halves.as_ref().is_some_and(|halves| halves.running.is_excluded.get());
-            self.unprocessed |= is_excluded && !self.answered;
+            self.unprocessed |= is_excluded && !self.response.answered;
         }
         let fault = match (cut, lost) {
             (Cut::Broken(broken), _) if broken.code == ErrorCode::EXCESSIVE_LOAD => {
@@ -345,7 +369,7 @@ impl Drop for ClientStream {
         }
         // A connection without a received byte during the whole wait may be dead; later requests get a new one.
         let mut cx = Context::from_waker(std::task::Waker::noop());
-        let timed_out = !self.answered && self.deadline.poll_expired(&mut cx).is_ready();
+        let timed_out = !self.response.answered && self.deadline.poll_expired(&mut cx).is_ready();
         if timed_out && common.connection.bytes_received() == self.read_before {
             self.connection.retire();
         }

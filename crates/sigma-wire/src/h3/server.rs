@@ -3,17 +3,19 @@
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use sigma_buffer::held::Account;
 use sigma_http::h1::frame_response;
 use sigma_http::h2::REVOKED;
 use sigma_http::h3::{ErrorCode, Glitch, Priority, Scope, recycle_request, send_order};
-use sigma_http::{BodyLength, Fault, FaultKind, Frame, HeaderId, Headers, Method, RequestHead, ResponseHead};
+use sigma_http::{BodyLength, Fault, FaultKind, Frame, HeaderId, Headers, RequestHead, ResponseHead};
 use sigma_net::Deadline;
 
 use super::body::{Cut, Receiving};
 use super::common::{Common, Running};
 use super::datagrams::Capsules;
 use super::sending::Sending;
-use crate::rules::{check_body, client_gone, field_bytes, frame_final, lower};
+use crate::rules::{ResponseForm, client_gone, field_bytes, frame_final};
+use crate::traffic::{ReceivedRequest, SentResponse};
 use crate::tunnel::Tunnel;
 
 /// Bytes that an exchange moves before its account records them.
@@ -70,29 +72,60 @@ pub struct ServerStream {
     receiving: Receiving,
     sending: Sending,
     number: u32,
-    progress: Progress,
-    /// The rule that the client broke.
-    fault: Option<Fault>,
-    length: BodyLength,
+    state: ResponseState,
+    request: ReceivedRequest,
     tunnel: Tunnel,
     /// The tunnel carries capsules, and datagrams of QUIC in their place.
     capsules: Option<Capsules>,
     pub(crate) deadline: Deadline,
-    /// The response has no body, whatever its head declares.
-    bodiless: bool,
-    /// The request is a CONNECT.
-    connects: bool,
+    form: ResponseForm,
+    account: AccountEntries,
+    sent: SentResponse,
+}
+
+/// The state of the response, and the end of the stream.
+#[derive(Debug)]
+struct ResponseState {
+    progress: Progress,
+    /// The rule that the client broke.
+    fault: Option<Fault>,
+    /// The head of the request broke a rule.
     malformed: bool,
-    head_received: u64,
-    body_received: u64,
-    /// The limit of the request body in bytes; 0 for no limit.
-    body_limit: u64,
+}
+
+impl ResponseState {
+    /// Ends the stream; returns false if it had already ended.
+    fn end(&mut self) -> bool {
+        let lives = self.progress != Progress::Lost;
+        self.progress = Progress::Lost;
+        lives
+    }
+}
+
+/// The numbers of an exchange at their last entry in its memory account.
+#[derive(Debug, Default)]
+struct AccountEntries {
     /// Bytes of bodies that the exchange has in memory.
     bodies_held: usize,
-    head_sent: u64,
-    body_sent: u64,
-    /// Bytes moved at the last entry in the account.
-    noted: u64,
+    /// Bytes moved in both directions.
+    moved: u64,
+}
+
+impl AccountEntries {
+    fn hold(&mut self, bytes: usize, account: &Account) {
+        if bytes != self.bodies_held {
+            account.change(self.bodies_held, bytes);
+            self.bodies_held = bytes;
+        }
+    }
+
+    /// Records progress; small steps wait.
+    fn note(&mut self, moved: u64, account: &Account) {
+        if moved - self.moved >= NOTED_BYTES {
+            self.moved = moved;
+            account.moved(moved);
+        }
+    }
 }
 
 impl ServerStream {
@@ -110,22 +143,14 @@ impl ServerStream {
             receiving,
             sending,
             number,
-            progress: Progress::Awaited,
-            fault: None,
-            length: BodyLength::None,
+            state: ResponseState { progress: Progress::Awaited, fault: None, malformed },
+            request: ReceivedRequest::new(body_bytes),
             tunnel: Tunnel::None,
             capsules: None,
             deadline: Deadline::new(),
-            bodiless: false,
-            connects: false,
-            malformed,
-            head_received: 0,
-            body_received: 0,
-            body_limit: body_bytes,
-            bodies_held: 0,
-            head_sent: 0,
-            body_sent: 0,
-            noted: 0,
+            form: ResponseForm::default(),
+            account: AccountEntries::default(),
+            sent: SentResponse::default(),
         }
     }
 
@@ -138,20 +163,16 @@ impl ServerStream {
     ) -> (ServerStream, Result<(), Fault>) {
         let Incoming { mut stream, head: received, length, .. } = incoming;
         recycle_request(std::mem::replace(head, received));
-        stream.bodiless = head.method == Method::Head;
-        stream.connects = head.method == Method::Connect;
-        stream.head_received = field_bytes(&head.headers) + head.path_and_query().len() as u64;
+        stream.form = ResponseForm::of(head.method);
+        stream.request.head_bytes = field_bytes(&head.headers) + head.path_and_query().len() as u64;
         let accepted = length.and_then(|length| {
             // Other requests have no such field in this version.
             if head.headers.has(HeaderId::Upgrade) {
                 stream.tunnel = Tunnel::ask(random, head);
                 return Ok(());
             }
-            stream.length = length;
-            match length {
-                BodyLength::Known(n) => check_body(n, stream.body_limit),
-                _ => Ok(()),
-            }
+            stream.request.length = length;
+            stream.request.check_length()
         });
         (stream, accepted)
     }
@@ -173,7 +194,7 @@ impl ServerStream {
     }
 
     pub(crate) fn body_length(&self) -> BodyLength {
-        self.length
+        self.request.length
     }
 
     pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Frame, Fault>> {
@@ -183,7 +204,7 @@ impl ServerStream {
         if let Some(capsule) =
             self.capsules.as_mut().and_then(|capsules| capsules.next_received(&self.running))
         {
-            self.body_received += capsule.len() as u64;
+            self.request.body_bytes += capsule.len() as u64;
             return Poll::Ready(Ok(Frame::Data(capsule)));
         }
         match self.receiving.poll_frame(cx, &self.common) {
@@ -191,14 +212,11 @@ impl ServerStream {
                 if let Some(capsules) = &mut self.capsules {
                     capsules.pass_received(&data);
                 }
-                self.body_received += data.len() as u64;
+                let received = self.request.receive(data.len());
                 self.note();
                 // A tunnel has no length.
-                let limit = match self.tunnel {
-                    Tunnel::Open => 0,
-                    Tunnel::None | Tunnel::Asked(_) => self.body_limit,
-                };
-                Poll::Ready(check_body(self.body_received, limit).map(|()| Frame::Data(data)))
+                let is_valid = if let Tunnel::Open = self.tunnel { Ok(()) } else { received };
+                Poll::Ready(is_valid.map(|()| Frame::Data(data)))
             }
             Poll::Ready(Ok(end)) => Poll::Ready(Ok(end)),
             Poll::Ready(Err(cut)) => Poll::Ready(Err(self.end_input(cut))),
@@ -208,14 +226,14 @@ impl ServerStream {
 
     /// Returns the fault of a stream that has ended early.
     fn poll_end(&mut self, cx: &Context<'_>) -> Option<Fault> {
-        if self.fault.is_none() && self.running.is_revoked.get() {
+        if self.state.fault.is_none() && self.running.is_revoked.get() {
             self.break_off(ErrorCode::EXCESSIVE_LOAD, REVOKED);
         }
-        if let Some(fault) = self.fault {
+        if let Some(fault) = self.state.fault {
             return Some(fault);
         }
         self.running.wait(cx);
-        (self.progress == Progress::Lost).then(client_gone)
+        (self.state.progress == Progress::Lost).then(client_gone)
     }
 
     /// Ends the stream because its request is cut.
@@ -238,16 +256,15 @@ impl ServerStream {
 
     /// Aborts both directions with a fault.
     fn break_off(&mut self, code: ErrorCode, fault: Fault) {
-        self.fault = Some(fault);
-        self.progress = Progress::Lost;
+        self.state.fault = Some(fault);
+        self.state.end();
         self.sending.reset(code);
         self.receiving.stop(&self.common, code);
     }
 
     /// Handles a client that has cancelled the request.
     fn lose(&mut self) {
-        if self.progress != Progress::Lost {
-            self.progress = Progress::Lost;
+        if self.state.end() {
             self.sending.reset(ErrorCode::REQUEST_CANCELLED);
             self.receiving.stop(&self.common, ErrorCode::REQUEST_CANCELLED);
             if self.common.connection.lost().is_none() {
@@ -278,7 +295,7 @@ impl ServerStream {
             self.respond(200, &head.headers, b"", BodyLength::Streamed);
             return;
         }
-        if self.progress == Progress::Awaited {
+        if self.state.progress == Progress::Awaited {
             frame_response(head, BodyLength::None, false);
             let id = self.receiving.message.id();
             let Self { common, sending, .. } = self;
@@ -290,16 +307,16 @@ impl ServerStream {
     }
 
     pub(crate) fn send_head(&mut self, head: &mut ResponseHead, length: BodyLength, date: &[u8]) {
-        self.bodiless = frame_final(head, length, self.bodiless, self.connects).is_empty();
+        self.form.bodiless = frame_final(head, length, self.form).is_empty();
         self.respond(head.status, &head.headers, date, length);
     }
 
     fn respond(&mut self, status: u16, headers: &Headers, date: &[u8], length: BodyLength) {
-        if self.progress != Progress::Awaited {
+        if self.state.progress != Progress::Awaited {
             return;
         }
-        self.progress = Progress::Begun;
-        self.head_sent = field_bytes(headers);
+        self.state.progress = Progress::Begun;
+        self.sent.head_bytes = field_bytes(headers);
         self.running.account.grow(headers.memory());
         if let Some(value) = headers.find(b"priority") {
             let id = self.receiving.message.id();
@@ -308,19 +325,19 @@ impl ServerStream {
         let id = self.receiving.message.id();
         let Self { common, sending, .. } = self;
         sending.head(|out| common.with(|codec| codec.put_response(id, status, headers, date, out)));
-        sending.begin_body(length, self.bodiless);
+        sending.begin_body(length, self.form.bodiless);
     }
 
     pub(crate) fn has_room(&self) -> bool {
-        self.progress != Progress::Begun || self.sending.has_room()
+        self.state.progress != Progress::Begun || self.sending.has_room()
     }
 
     pub(crate) fn send(&mut self, frame: Frame) {
-        if self.bodiless || self.progress != Progress::Begun {
+        if self.form.bodiless || self.state.progress != Progress::Begun {
             return;
         }
         if let Frame::Data(data) = &frame {
-            self.body_sent += data.len() as u64;
+            self.sent.body_bytes += data.len() as u64;
         }
         let frame = match (frame, &mut self.capsules) {
             (Frame::Data(data), Some(capsules)) => match capsules.send(&self.common, data) {
@@ -336,7 +353,7 @@ impl ServerStream {
         if let Some(order) = self.running.order.take() {
             self.sending.set_order(order);
         }
-        if self.progress == Progress::Awaited {
+        if self.state.progress == Progress::Awaited {
             return Poll::Ready(Ok(()));
         }
         if let Some(fault) = self.poll_end(cx) {
@@ -357,11 +374,8 @@ impl ServerStream {
 
     /// Records the progress of the exchange.
     fn note(&mut self) {
-        let moved = self.body_received + self.body_sent;
-        if moved - self.noted >= NOTED_BYTES {
-            self.noted = moved;
-            self.running.account.moved(moved);
-        }
+        let moved = self.request.body_bytes + self.sent.body_bytes;
+        self.account.note(moved, &self.running.account);
     }
 
     pub(crate) fn upgrade(&mut self) {
@@ -369,33 +383,30 @@ impl ServerStream {
     }
 
     pub(crate) fn abort(&mut self) {
-        self.progress = Progress::Lost;
+        self.state.end();
         self.sending.reset(ErrorCode::INTERNAL_ERROR);
         self.receiving.stop(&self.common, ErrorCode::INTERNAL_ERROR);
     }
 
     pub(crate) fn hold(&mut self, bytes: usize) {
-        if bytes != self.bodies_held {
-            self.running.account.change(self.bodies_held, bytes);
-            self.bodies_held = bytes;
-        }
+        self.account.hold(bytes, &self.running.account);
     }
 
     pub(crate) fn limit_body(&mut self, bytes: u64) {
-        self.body_limit = lower(self.body_limit, bytes);
+        self.request.limit_body(bytes);
     }
 
     pub(crate) fn bytes_written(&self) -> u64 {
-        self.head_sent + self.sending.taken()
+        self.sent.head_bytes + self.sending.taken()
     }
 
     /// Counts heads before compression, as in HTTP/2.
     pub(crate) fn bytes_sent(&self) -> (u64, u64) {
-        (self.head_sent + self.body_sent, self.body_sent)
+        self.sent.bytes()
     }
 
     pub(crate) fn bytes_received(&self) -> u64 {
-        self.head_received + self.body_received
+        self.request.bytes()
     }
 
     pub(crate) fn requests(&self) -> u32 {
@@ -406,7 +417,7 @@ impl ServerStream {
 impl Drop for ServerStream {
     fn drop(&mut self) {
         let code = match () {
-            () if self.malformed => ErrorCode::MESSAGE_ERROR,
+            () if self.state.malformed => ErrorCode::MESSAGE_ERROR,
             // RFC 9114 §4.1: the rest of the request is not needed.
             () if self.sending.is_complete() => ErrorCode::NO_ERROR,
             () => ErrorCode::INTERNAL_ERROR,

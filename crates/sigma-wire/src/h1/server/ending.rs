@@ -8,6 +8,7 @@ use sigma_http::{Chunk, Frame};
 use sigma_net::Deadline;
 
 use super::Server;
+use super::state::{SendingSide, Truncation};
 
 /// How long a rejected sender is read after the response, so that a reset does not destroy the response on its way.
 const LINGER_MS: u64 = 2_000;
@@ -17,9 +18,10 @@ const DISCARD_BYTES: u64 = 64 * 1024;
 
 impl Server {
     pub(super) fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let SendingSide::Closed(patience) = &mut self.sending_side else { return Poll::Pending };
         if !self.output.is_empty() {
             // If the client is gone, a reset reports it soon enough.
-            self.patience = None;
+            *patience = None;
             return Poll::Pending;
         }
         let half_close_ms = self.limits.half_close_ms;
@@ -28,7 +30,7 @@ impl Server {
             deadline.set(half_close_ms);
             deadline
         };
-        self.patience.get_or_insert_with(begin).poll_expired(cx)
+        patience.get_or_insert_with(begin).poll_expired(cx)
     }
 
     /// Drops the received part of an unread body: if it is complete, the connection can continue.
@@ -36,8 +38,8 @@ impl Server {
         while !self.reader.is_done() {
             match self.reader.next(&mut self.input) {
                 Ok(Some(Frame::Data(data))) => {
-                    self.expects = false;
-                    self.body_received += data.len() as u64;
+                    self.current.expects = false;
+                    self.current.received.body_bytes += data.len() as u64;
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => return,
@@ -54,7 +56,7 @@ impl Server {
     pub(super) fn may_discard_rest(&self) -> bool {
         match &self.reader {
             BodyReader::Done => true,
-            BodyReader::Known(left) => !self.expects && *left <= DISCARD_BYTES,
+            BodyReader::Known(left) => !self.current.expects && *left <= DISCARD_BYTES,
             BodyReader::Chunked(_) | BodyReader::UntilClose => false,
         }
     }
@@ -65,12 +67,13 @@ impl Server {
         if !self.persists || self.reader.is_done() || !self.output.is_empty() {
             return;
         }
-        let before = self.body_received;
+        let before = self.current.received.body_bytes;
         self.deadline.set(LINGER_MS);
         let done = poll_fn(|cx| {
             loop {
                 match self.poll_frame(cx) {
-                    Poll::Ready(Ok(Frame::Data(_))) if self.body_received - before <= DISCARD_BYTES => {}
+                    Poll::Ready(Ok(Frame::Data(_)))
+                        if self.current.received.body_bytes - before <= DISCARD_BYTES => {}
                     Poll::Ready(Ok(Frame::Data(_)) | Err(_)) => return Poll::Ready(false),
                     Poll::Ready(Ok(Frame::End | Frame::Trailers(_))) => return Poll::Ready(true),
                     Poll::Pending => return self.deadline.poll_expired(cx).map(|()| false),
@@ -83,12 +86,12 @@ impl Server {
 
     /// Returns true if the connection needs more than a drop to end.
     pub fn has_farewell(&self) -> bool {
-        !self.aborted && (self.stream.tls().is_some() || self.is_unread())
+        self.truncation == Truncation::None && (self.stream.tls().is_some() || self.is_unread())
     }
 
     /// Returns true if only a reset tells the client that its response was truncated.
     pub fn needs_reset(&self) -> bool {
-        self.needs_reset
+        self.truncation == Truncation::Reset
     }
 
     /// Resets the connection.
@@ -98,7 +101,7 @@ impl Server {
 
     /// Returns true if the client may still be sending.
     fn is_unread(&self) -> bool {
-        !(self.half_closed || self.reader.is_done() && self.input.is_empty())
+        self.sending_side.is_open() && !(self.reader.is_done() && self.input.is_empty())
     }
 
     /// Ends the connection. A client that is still sending gets its response first: closing over unread bytes would

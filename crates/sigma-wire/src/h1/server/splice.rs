@@ -10,6 +10,7 @@ use sigma_net::Stream;
 
 use super::super::outgoing::SpliceTarget;
 use super::{REVOKED, Server, gone};
+use crate::rules::check_body;
 
 impl Server {
     /// See [`crate::splice::poll_request`].
@@ -20,36 +21,37 @@ impl Server {
     ) -> Option<Poll<Result<(), Fault>>> {
         let BodyReader::Known(left) = self.reader else { return None };
         // A body above its limit is rejected when it is read.
-        let is_within = self.body_limit == 0 || self.body_received + left <= self.body_limit;
+        let received = &self.current.received;
+        let is_within = check_body(received.body_bytes + left, received.body_limit).is_ok();
         if !self.input.is_empty() || !is_within {
             return None;
         }
         Some(match node.poll_splice_from(&mut self.stream, &mut self.reader, cx)? {
             Poll::Ready(Ok(0)) => {
-                self.half_closed = true;
+                self.sending_side.close();
                 Poll::Ready(Err(gone()))
             }
             Poll::Ready(Ok(n)) => {
-                self.expects = false;
-                self.body_received += n;
+                self.current.expects = false;
+                self.current.received.body_bytes += n;
                 Poll::Ready(Ok(()))
             }
             Poll::Ready(Err(_)) => Poll::Ready(Err(gone())),
             Poll::Pending => {
-                self.account.moved(self.moved());
-                if self.is_revoked() { Poll::Ready(Err(REVOKED)) } else { Poll::Pending }
+                self.memory.account.moved(self.moved());
+                if self.memory.is_revoked() { Poll::Ready(Err(REVOKED)) } else { Poll::Pending }
             }
         })
     }
 
     /// See [`crate::splice::queue_file`].
     pub(crate) fn queue_file(&mut self, file: BorrowedFd<'_>, offset: u64, length: u64) -> Option<u64> {
-        if self.bodiless {
+        if self.current.form.bodiless {
             return None;
         }
         let moved = self.output.queue_file(&self.stream, file, offset, length)?;
-        self.body_sent += moved;
-        self.patience = None;
+        self.sent.body_bytes += moved;
+        self.sending_side.clear_deadline();
         Some(moved)
     }
 }
@@ -61,13 +63,13 @@ impl SpliceTarget for Server {
         reader: &mut BodyReader,
         cx: &mut Context<'_>,
     ) -> Option<Poll<io::Result<u64>>> {
-        if self.bodiless {
+        if self.current.form.bodiless {
             return None;
         }
         let polled = self.output.poll_splice(&self.stream, from, reader, cx)?;
         if let Poll::Ready(Ok(n)) = &polled {
-            self.body_sent += n;
-            self.patience = None;
+            self.sent.body_bytes += n;
+            self.sending_side.clear_deadline();
         }
         Some(polled)
     }
