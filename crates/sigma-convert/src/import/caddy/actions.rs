@@ -20,12 +20,12 @@ impl Runner<'_> {
                 self.remarks.gap(item.place(), text);
                 return;
             }
-            branch.root = Some(fixed.to_owned());
-            branch.below_root = Some(text);
+            branch.files.root = Some(fixed.to_owned());
+            branch.files.below_root = Some(text);
             return;
         }
-        branch.below_root = None;
-        branch.root = Some(match path.starts_with('/') {
+        branch.files.below_root = None;
+        branch.files.root = Some(match path.starts_with('/') {
             true => path.clone(),
             false => format!("{}{}", self.folder, path.trim_start_matches("./")),
         });
@@ -58,7 +58,7 @@ impl Runner<'_> {
                 match name.eq_ignore_ascii_case("host") && !is_response {
                     true => {
                         if let Change::Set(value) = change {
-                            branch.host = Some(value);
+                            branch.target.host = Some(value);
                         }
                     }
                     false => list.push((name, change)),
@@ -101,11 +101,11 @@ impl Runner<'_> {
 
     pub(super) fn rewrite(&mut self, item: &Item, mut branch: Branch) -> Vec<Branch> {
         // Only the first rewrite that fits runs.
-        if branch.is_rewritten {
+        if branch.target.is_rewritten {
             return vec![branch];
         }
         let target = item.args.last().cloned().unwrap_or_default();
-        branch.is_rewritten = true;
+        branch.target.is_rewritten = true;
         self.set_target(item.place(), &target, &mut branch);
         vec![branch]
     }
@@ -120,20 +120,21 @@ impl Runner<'_> {
         };
         let path = path.replace("{?query}", "");
         let lead = CLIENT_PATHS.iter().find_map(|end| path.strip_suffix(end));
-        if let (Some(lead), Rewrite::Prefix { known, lead: before }) = (lead, &branch.rewrite)
+        if let (Some(lead), Rewrite::Prefix { known, lead: before }) = (lead, &branch.target.rewrite)
             && lead.starts_with('/')
             && !lead.contains('{')
             && !(known.is_empty() && before.is_empty())
         {
             let lead = format!("{}{before}", lead.trim_end_matches('/'));
-            branch.rewrite = Rewrite::Prefix { known: known.clone(), lead };
+            branch.target.rewrite = Rewrite::Prefix { known: known.clone(), lead };
             return self.set_query(place, query, branch);
         }
         match path.as_str() {
             "" | "{path}" | "{http.request.uri.path}" | "{uri}" => {}
             path => {
                 let text = self.text(place, path);
-                let is_own = branch.rewrite == Rewrite::Prefix { known: String::new(), lead: String::new() };
+                let is_own =
+                    branch.target.rewrite == Rewrite::Prefix { known: String::new(), lead: String::new() };
                 if text.contains('$') && !is_own {
                     self.remarks.differs(place, "The variables have the client's path, not the changed one.");
                 }
@@ -142,7 +143,7 @@ impl Runner<'_> {
                     Some('/') => text,
                     _ => format!("/{text}"),
                 };
-                branch.rewrite = match text.contains('$') {
+                branch.target.rewrite = match text.contains('$') {
                     true => Rewrite::Template(text),
                     false => Rewrite::Fixed(text),
                 };
@@ -163,14 +164,14 @@ impl Runner<'_> {
                     let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
                     arguments.push((name.to_owned(), self.text(place, value)));
                 }
-                branch.query = Query::Changed(QueryRules { add: arguments, ..QueryRules::default() });
+                branch.target.query = Query::Changed(QueryRules { add: arguments, ..QueryRules::default() });
             }
             None => {
                 if query.contains("{path}") || query.contains("{uri}") {
                     self.remarks.differs(place, "Slashes of a path in the query are not encoded.");
                 }
                 self.variables.define_rest();
-                branch.query = Query::Text(self.text(place, query));
+                branch.target.query = Query::Text(self.text(place, query));
             }
         }
     }
@@ -255,16 +256,16 @@ impl Runner<'_> {
 
     /// Makes the path a variable: the path before, changed by the first of some patterns that matches.
     pub(super) fn chained(&mut self, item: &Item, branch: &mut Branch, pairs: &[String]) {
-        let source = match branch.rewrite.patterns() {
+        let source = match branch.target.rewrite.patterns() {
             Some(before) => self.variables.chain(item.place().line, "${uri}", &before),
-            None => match &branch.rewrite {
+            None => match &branch.target.rewrite {
                 Rewrite::Fixed(text) => text.clone(),
                 Rewrite::Template(text) => self.variables.unrooted(text).replace("${request_uri}", "${uri}"),
                 Rewrite::Prefix { .. } | Rewrite::Regex(_) => "${uri}".to_owned(),
             },
         };
         let changed = self.variables.chain(item.place().line, &source, pairs);
-        branch.rewrite = Rewrite::Template(self.variables.rooted(item.place().line, &changed));
+        branch.target.rewrite = Rewrite::Template(self.variables.rooted(item.place().line, &changed));
     }
 
     pub(super) fn query(&mut self, item: &Item, mut branch: Branch) -> Vec<Branch> {
@@ -292,8 +293,8 @@ impl Runner<'_> {
                     .gap(item.place(), "Use `args` of proxy-rewrite for this change of the query."),
             }
         }
-        match &branch.query {
-            Query::Kept => branch.query = Query::Changed(rules),
+        match &branch.target.query {
+            Query::Kept => branch.target.query = Query::Changed(rules),
             _ => self.remarks.gap(item.place(), "This is the second change of the query; it has no effect."),
         }
         vec![branch]

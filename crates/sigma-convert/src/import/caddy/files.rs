@@ -15,7 +15,7 @@ pub(super) fn file_server(runner: &mut Runner<'_>, item: &Item, mut branch: Bran
     let mut status = None;
     for line in item.line.lines() {
         match line.name() {
-            "root" => branch.root = line.arg(0).map(str::to_owned).filter(|path| !path.contains('{')),
+            "root" => branch.files.root = line.arg(0).map(str::to_owned).filter(|path| !path.contains('{')),
             "hide" => hidden.extend(line.args()),
             "index" => {
                 conf.insert("index".to_owned(), json!(line.args()));
@@ -36,7 +36,7 @@ pub(super) fn file_server(runner: &mut Runner<'_>, item: &Item, mut branch: Bran
             _ => runner.remarks.differs(line.place(), "Sigma redirects folders to their path with a slash."),
         }
     }
-    let Some(root) = branch.root.clone().or_else(|| default_root(runner)) else {
+    let Some(root) = branch.files.root.clone().or_else(|| default_root(runner)) else {
         runner.remarks.gap(item.place(), "Name a folder with `root`: Sigma serves no working directory.");
         return vec![branch.finish(Target::Respond { status: 404, body: None, headers: Vec::new() })];
     };
@@ -77,7 +77,7 @@ fn default_root(runner: &Runner<'_>) -> Option<String> {
 
 /// Candidates of try_files and the changed path as `try` and `fallback`.
 fn attempts(runner: &mut Runner<'_>, item: &Item, branch: &mut Branch, conf: &mut Map<String, Value>) {
-    match &branch.rewrite {
+    match &branch.target.rewrite {
         Rewrite::Prefix { known, lead } if known.is_empty() && lead.is_empty() => {}
         Rewrite::Prefix { known, lead } if lead.is_empty() => {
             conf.insert("prefix".to_owned(), known.clone().into());
@@ -96,8 +96,8 @@ fn attempts(runner: &mut Runner<'_>, item: &Item, branch: &mut Branch, conf: &mu
             runner.remarks.gap(item.place(), "Files below a changed path are looked up by the client's path.")
         }
     }
-    let candidates = std::mem::take(&mut branch.candidates);
-    let below = branch.below_root.clone().unwrap_or_default();
+    let candidates = std::mem::take(&mut branch.files.candidates);
+    let below = branch.files.below_root.clone().unwrap_or_default();
     let Some((last, first)) = candidates.split_last() else {
         if !below.is_empty() {
             conf.insert("try".to_owned(), json!([format!("{below}${{uri}}")]));

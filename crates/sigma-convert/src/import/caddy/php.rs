@@ -44,7 +44,7 @@ pub(super) fn php_fastcgi(runner: &mut Runner<'_>, item: &Item, mut branch: Bran
     let lines = item.line.lines();
     let index =
         lines.iter().find(|line| line.name() == "index").and_then(|line| line.arg(0)).unwrap_or("index.php");
-    let Some(root) = branch.root.clone() else {
+    let Some(root) = branch.files.root.clone() else {
         runner.remarks.closed(
             item.place(),
             "The folder of the scripts is unknown: set it with `root`. The route is closed.",

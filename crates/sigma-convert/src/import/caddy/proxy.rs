@@ -87,7 +87,7 @@ pub(super) fn reverse_proxy(runner: &mut Runner<'_>, item: &Item, branch: Branch
     for line in item.line.lines() {
         branches = option(runner, line, &mut settings, branches);
     }
-    if !branches[0].candidates.is_empty() {
+    if !branches[0].files.candidates.is_empty() {
         let text =
             "The path after try_files depends on files, which the node may not have: use static-files.";
         runner.remarks.gap(item.place(), text);
@@ -242,7 +242,7 @@ pub(super) fn option(
         "header_up" => return header_up(runner, line, settings, branches),
         "header_down" => return header_down(runner, line, branches),
         "transport" => transport(runner, line, settings),
-        "method" => return each(branches, |branch| branch.method = Some(arg.to_ascii_uppercase())),
+        "method" => return each(branches, |branch| branch.target.method = Some(arg.to_ascii_uppercase())),
         "rewrite" => return each(branches, |branch| runner.set_target(place, &arg, branch)),
         "handle_response" | "replace_status" => super::responses::response(runner, line, settings),
         "trusted_proxies" => {
@@ -353,7 +353,7 @@ fn header_up(
             return branches;
         }
         let value = runner.text(place, &value);
-        return each(branches, |branch| branch.host = Some(value.clone()));
+        return each(branches, |branch| branch.target.host = Some(value.clone()));
     }
     if let [_, pattern, replacement] = args.as_slice() {
         return replaced(runner, place, &name, pattern, replacement, branches);

@@ -235,14 +235,14 @@ impl<'a> Runner<'a> {
                 continue;
             };
             // Changes of the path inside are not seen outside, but no line outside runs after most blocks.
-            let was_rewritten = std::mem::take(&mut taken.is_rewritten);
+            let was_rewritten = std::mem::take(&mut taken.target.is_rewritten);
             let before = self.matched(item);
             let inner = match item.line.name() {
                 "handle_path" => self.strip(item, taken),
                 _ => vec![taken],
             };
             let mut done = self.run(item.line.lines(), named, inner, true);
-            done.iter_mut().for_each(|branch| branch.is_rewritten |= was_rewritten);
+            done.iter_mut().for_each(|branch| branch.target.is_rewritten |= was_rewritten);
             self.variables.last = before;
             out.extend(done);
         }
@@ -406,8 +406,8 @@ impl<'a> Runner<'a> {
             "root" => self.root(item, branch),
             "header" => self.headers(item, branch, true),
             "request_header" => self.headers(item, branch, false),
-            "method" => branch.method = item.args.first().map(|method| method.to_ascii_uppercase()),
-            "try_files" => branch.candidates.clone_from(&item.args),
+            "method" => branch.target.method = item.args.first().map(|method| method.to_ascii_uppercase()),
+            "try_files" => branch.files.candidates.clone_from(&item.args),
             "encode" => self.encode(item, branch),
             "vars" => self.vars(item, branch),
             _ => self.map(item),

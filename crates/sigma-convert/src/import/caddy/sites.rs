@@ -300,7 +300,8 @@ pub(super) fn decisions(
         for branch in runner.run(&known.site.lines, &named, vec![branch], true) {
             let empty = Target::Respond { status: 200, body: Some(String::new()), headers: Vec::new() };
             let branch = if branch.is_finished { branch } else { branch.finish(empty) };
-            let (tested, after, root) = (branch.tested.clone(), branch.after_test, branch.root.clone());
+            let (tested, after, root) =
+                (branch.files.tested.clone(), branch.files.after_test, branch.files.root.clone());
             finished.push(existing::Finished { tested, after, root, decision: branch.complete() });
         }
         for mut decision in existing::join(finished, runner.remarks) {
@@ -363,7 +364,7 @@ fn error_pages(
         let mut decision = Decision::new(line.place(), "errors", Target::Drop);
         decision.ports = Vec::new();
         let mut branch = Branch::new(decision);
-        branch.root = known.site.lines.iter().find(|line| line.name() == "root").and_then(|line| {
+        branch.files.root = known.site.lines.iter().find(|line| line.name() == "root").and_then(|line| {
             line.args().last().filter(|path| path.starts_with('/') && !path.contains('{')).cloned()
         });
         let branches = runner.run(line.lines(), named, vec![branch], true);
@@ -451,7 +452,7 @@ fn page(
                 super::super::build::id(&format!("{name}-{}", known.place.line)),
                 internal.len() + 1
             );
-            let uri = match &branch.rewrite {
+            let uri = match &branch.target.rewrite {
                 super::rewriting::Rewrite::Fixed(text) | super::rewriting::Rewrite::Template(text) => {
                     text.clone()
                 }

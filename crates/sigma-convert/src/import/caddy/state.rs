@@ -28,18 +28,42 @@ pub(super) enum Truth {
 pub(super) struct Branch {
     pub(super) decision: Decision,
     pub(super) is_finished: bool,
-    pub(super) rewrite: Rewrite,
-    pub(super) query: Query,
-    /// Whether a rewrite ran: only the first one does.
-    pub(super) is_rewritten: bool,
-    pub(super) method: Option<String>,
-    pub(super) host: Option<String>,
+    pub(super) target: RewrittenRequest,
     pub(super) request: Vec<(String, Change)>,
     pub(super) response: Vec<(String, Change)>,
     /// Whether a change of response fields holds for errors too.
     pub(super) is_for_errors: bool,
     /// Fields that are set with the response, each with the text that errors of the file server lack.
     pub(super) late: Vec<(String, String)>,
+    pub(super) files: FileLookup,
+}
+
+/// The request line that the next handler gets.
+#[derive(Debug, Clone)]
+pub(super) struct RewrittenRequest {
+    pub(super) rewrite: Rewrite,
+    pub(super) query: Query,
+    /// Whether a rewrite ran: only the first one does.
+    pub(super) is_rewritten: bool,
+    pub(super) method: Option<String>,
+    pub(super) host: Option<String>,
+}
+
+impl RewrittenRequest {
+    fn new() -> RewrittenRequest {
+        RewrittenRequest {
+            rewrite: Rewrite::Prefix { known: String::new(), lead: String::new() },
+            query: Query::Kept,
+            is_rewritten: false,
+            method: None,
+            host: None,
+        }
+    }
+}
+
+/// The files of a branch, and the tests for them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct FileLookup {
     /// The folder of files.
     pub(super) root: Option<String>,
     /// The part of the folder that depends on the request, a text with variables.
@@ -57,26 +81,18 @@ impl Branch {
         Branch {
             decision,
             is_finished: false,
-            rewrite: Rewrite::Prefix { known: String::new(), lead: String::new() },
-            query: Query::Kept,
-            is_rewritten: false,
-            method: None,
-            host: None,
+            target: RewrittenRequest::new(),
             request: Vec::new(),
             response: Vec::new(),
             is_for_errors: false,
             late: Vec::new(),
-            root: None,
-            below_root: None,
-            candidates: Vec::new(),
-            tested: None,
-            after_test: None,
+            files: FileLookup::default(),
         }
     }
 
     /// Returns a text with the path as it is here, not the client's.
     pub(super) fn with_path(&self, text: String) -> String {
-        match &self.rewrite {
+        match &self.target.rewrite {
             Rewrite::Fixed(path) | Rewrite::Template(path) => text.replace("${uri}", path),
             Rewrite::Prefix { .. } | Rewrite::Regex(_) => text,
         }
@@ -84,7 +100,7 @@ impl Branch {
 
     /// Whether the path is another one than the client's.
     pub(super) fn is_changed(&self) -> bool {
-        !self.has_own_path() && !matches!(self.rewrite, Rewrite::Fixed(_))
+        !self.has_own_path() && !matches!(self.target.rewrite, Rewrite::Fixed(_))
     }
 
     /// Sets a variable of the route.
@@ -115,12 +131,12 @@ impl Branch {
         let mut is_certain = true;
         for part in parts {
             if let Some(test) = Tested::of(part) {
-                match &holds.tested {
+                match &holds.files.tested {
                     Some(known) if known.line == test.line && known.is_there == test.is_there => {}
                     Some(known) if known.line == test.line => return Ok((None, Some(self))),
                     _ => {
                         self.test_file(test.line)?;
-                        holds.tested = Some(test);
+                        holds.files.tested = Some(test);
                         is_certain = false;
                     }
                 }
@@ -144,15 +160,15 @@ impl Branch {
 
     /// Starts the only test of a file that a branch may have.
     fn test_file(&mut self, line: u32) -> Result<(), String> {
-        let is_first = self.tested.is_none() && self.after_test.is_none() && self.has_own_path();
-        let is_fixed =
-            self.below_root.is_none() && self.root.as_deref().is_some_and(|it| it.starts_with('/'));
+        let is_first = self.files.tested.is_none() && self.files.after_test.is_none() && self.has_own_path();
+        let is_fixed = self.files.below_root.is_none()
+            && self.files.root.as_deref().is_some_and(|it| it.starts_with('/'));
         if !is_first || !is_fixed {
             return Err(
                 "The matcher `file` needs a fixed folder, the client's path, and no other `file`.".to_owned()
             );
         }
-        self.after_test = Some(line);
+        self.files.after_test = Some(line);
         Ok(())
     }
 
@@ -197,7 +213,7 @@ impl Branch {
     }
 
     fn has_own_path(&self) -> bool {
-        matches!(&self.rewrite, Rewrite::Prefix { known, lead } if known.is_empty() && lead.is_empty())
+        matches!(&self.target.rewrite, Rewrite::Prefix { known, lead } if known.is_empty() && lead.is_empty())
     }
 
     /// Returns the value of a condition here.
@@ -213,7 +229,7 @@ impl Branch {
                 Truth::If(json!(["request_method", "in", methods]))
             }
             Condition::Path(pattern) => self.path_truth(&Pattern::of(pattern))?,
-            Condition::PathRegex(pattern) => match &self.rewrite {
+            Condition::PathRegex(pattern) => match &self.target.rewrite {
                 Rewrite::Fixed(path) => {
                     match regex::Regex::new(pattern).is_ok_and(|regex| regex.is_match(path)) {
                         true => Truth::Always,
@@ -254,7 +270,7 @@ impl Branch {
     fn path_truth(&self, pattern: &Pattern) -> Result<Truth, String> {
         let certain = |holds: bool| if holds { Truth::Always } else { Truth::Never };
         let of = |regex: String| Truth::If(json!(["uri", "~*", regex]));
-        let (known, lead) = match &self.rewrite {
+        let (known, lead) = match &self.target.rewrite {
             Rewrite::Fixed(path) => return Ok(certain(pattern.matches(path))),
             Rewrite::Template(text) => return pattern.truth_of_template(text),
             Rewrite::Prefix { known, lead } => (regex::escape(known), lead.to_ascii_lowercase()),
@@ -292,17 +308,17 @@ impl Branch {
     /// Removes a prefix of the path, if it is there: `uri strip_prefix`.
     pub(super) fn strip_prefix(mut self, prefix: &str) -> Result<Vec<Branch>, String> {
         let prefix = if prefix.starts_with('/') { prefix.to_owned() } else { format!("/{prefix}") };
-        if let Rewrite::Fixed(path) = &self.rewrite {
+        if let Rewrite::Fixed(path) = &self.target.rewrite {
             if let Some(rest) = path.strip_prefix(prefix.as_str()) {
-                self.rewrite = Rewrite::Fixed(slashed(rest));
+                self.target.rewrite = Rewrite::Fixed(slashed(rest));
             }
             return Ok(vec![self]);
         }
-        if let Rewrite::Template(text) = &self.rewrite {
+        if let Rewrite::Template(text) = &self.target.rewrite {
             let fixed = text.split('$').next().unwrap_or_default().to_owned();
             return match text.strip_prefix(prefix.as_str()) {
                 Some(rest) => {
-                    self.rewrite = Rewrite::Template(slashed(rest));
+                    self.target.rewrite = Rewrite::Template(slashed(rest));
                     Ok(vec![self])
                 }
                 None if prefix.starts_with(&fixed) && fixed.len() < prefix.len() => {
@@ -311,26 +327,26 @@ impl Branch {
                 None => Ok(vec![self]),
             };
         }
-        let (known, lead) = match &self.rewrite {
+        let (known, lead) = match &self.target.rewrite {
             Rewrite::Prefix { known, lead } => (known.clone(), lead.clone()),
             _ => return Err("A prefix cannot be removed after a pattern changed the path.".to_owned()),
         };
         if !lead.is_empty() && lead.starts_with(&prefix) {
             let rest = &lead[prefix.len()..];
             let lead = if rest.is_empty() { String::new() } else { slashed(rest) };
-            self.rewrite = Rewrite::Prefix { known, lead };
+            self.target.rewrite = Rewrite::Prefix { known, lead };
             return Ok(vec![self]);
         }
         let Some(rest) = prefix.strip_prefix(lead.as_str()).map(str::to_owned) else { return Ok(vec![self]) };
         let start = format!("{known}{rest}");
         let stripped = Rewrite::Prefix { known: start.clone(), lead: String::new() };
         if self.is_below(&start) {
-            self.rewrite = stripped;
+            self.target.rewrite = stripped;
             return Ok(vec![self]);
         }
         let other = self.clone();
         self.decision.conditions.push(json!(["uri", "~*", format!("^{}", regex::escape(&start))]));
-        self.rewrite = stripped;
+        self.target.rewrite = stripped;
         Ok(vec![self, other])
     }
 
@@ -348,7 +364,7 @@ impl Branch {
 
     /// Changes the path by the first of some patterns that matches: patterns with their replacements.
     pub(super) fn replace(&mut self, pairs: Vec<String>) -> Result<(), String> {
-        match &mut self.rewrite {
+        match &mut self.target.rewrite {
             Rewrite::Fixed(path) => {
                 for pair in pairs.chunks(2) {
                     let [pattern, to] = pair else { continue };
@@ -362,7 +378,7 @@ impl Branch {
                 Ok(())
             }
             Rewrite::Prefix { known, lead } if known.is_empty() && lead.is_empty() => {
-                self.rewrite = Rewrite::Regex(pairs);
+                self.target.rewrite = Rewrite::Regex(pairs);
                 Ok(())
             }
             _ => {
@@ -376,11 +392,11 @@ impl Branch {
     pub(super) fn complete(mut self) -> Decision {
         let mut rewrite = Map::new();
         if matches!(self.decision.target, Target::Upstream(_)) {
-            self.rewrite.insert(&self.query, &mut rewrite);
-            if let Some(method) = &self.method {
+            self.target.rewrite.insert(&self.target.query, &mut rewrite);
+            if let Some(method) = &self.target.method {
                 rewrite.insert("method".to_owned(), method.clone().into());
             }
-            if let Some(host) = &self.host {
+            if let Some(host) = &self.target.host {
                 rewrite.insert("host".to_owned(), host.clone().into());
             }
             if let Some(mut headers) = rules(&self.request, false) {

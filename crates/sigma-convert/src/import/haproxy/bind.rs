@@ -122,7 +122,7 @@ impl Translation<'_, '_> {
         if !certificates.is_empty() {
             tls.insert("certificates".to_owned(), Value::Array(certificates));
         }
-        let default = self.bind_options.clone();
+        let default = self.global.bind_options.clone();
         let minimum = all("ssl-min-ver").pop().or_else(|| value_of(&default, "ssl-min-ver"));
         let maximum = all("ssl-max-ver").pop().or_else(|| value_of(&default, "ssl-max-ver"));
         let versions: Vec<&str> = ["TLSv1.2", "TLSv1.3"]
@@ -151,7 +151,7 @@ impl Translation<'_, '_> {
 
     /// A file with certificate and key, or a folder of such files.
     fn certificate_files(&mut self, path: &str, certificates: &mut Vec<Value>) {
-        let path = match &self.crt_base {
+        let path = match &self.global.crt_base {
             Some(base) if !path.starts_with('/') => format!("{}/{path}", base.trim_end_matches('/')),
             _ => path.to_owned(),
         };

@@ -83,7 +83,7 @@ impl Translation<'_, '_> {
             if proxy.lines.iter().any(|line| line.word(0) == "http-request") {
                 self.tell(line, Outcome::Differs, "Rules of backends that share requests are not converted.");
             }
-            self.used.insert(proxy.name.clone());
+            self.backends.used.insert(proxy.name.clone());
             members.push(json!({"upstream_id": self.upstream(&proxy), "weight": weight}));
         }
         let id = build::id(&format!("share-{}-{}", shares[0].0, shares[1].0));
@@ -207,7 +207,7 @@ impl Translation<'_, '_> {
                 Outcome::Differs,
                 "The backend takes over while no server of the other one is usable.",
             );
-            self.failover.insert(main.clone(), name);
+            self.backends.failover.insert(main.clone(), name);
             return;
         }
         if let Some((below, of, rest)) = random(&expr) {
@@ -266,7 +266,7 @@ impl Translation<'_, '_> {
         if self.plan.decisions.len() > MOST_DECISIONS {
             return;
         }
-        self.used.insert(proxy.name.clone());
+        self.backends.used.insert(proxy.name.clone());
         scope.name = format!("{}-{}", scope.name, proxy.name);
         // Names of conditions belong to one proxy; tracked keys stay.
         scope.acls = Acls::default();
@@ -409,7 +409,7 @@ impl Translation<'_, '_> {
 
     /// The id of the upstream of a backend, with the one that takes over.
     pub(super) fn upstream(&mut self, proxy: &Proxy) -> String {
-        if let Some(id) = self.upstreams.get(&proxy.name) {
+        if let Some(id) = self.backends.upstreams.get(&proxy.name) {
             return id.clone();
         }
         let made = super::server::upstream(proxy, self.input.access);
@@ -418,16 +418,16 @@ impl Translation<'_, '_> {
             self.tell(&note.line, outcome, note.text);
         }
         let id = build::id(&proxy.name);
-        self.upstreams.insert(proxy.name.clone(), id.clone());
+        self.backends.upstreams.insert(proxy.name.clone(), id.clone());
         self.plan.upstreams.push((id.clone(), Value::Object(made.fields)));
-        if let Some(other) = self.failover.get(&proxy.name).cloned()
+        if let Some(other) = self.backends.failover.get(&proxy.name).cloned()
             && let Some(backup) = self.proxies.iter().find(|it| it.name == other).cloned()
         {
             let backup = self.upstream(&backup);
             let group = format!("{id}-group");
             let members = json!({"members": [{"upstream_id": id, "priority": 1}, {"upstream_id": backup}]});
             self.plan.upstreams.push((group.clone(), members));
-            self.upstreams.insert(proxy.name.clone(), group.clone());
+            self.backends.upstreams.insert(proxy.name.clone(), group.clone());
             return group;
         }
         id

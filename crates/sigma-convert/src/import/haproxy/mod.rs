@@ -84,23 +84,49 @@ struct Translation<'t, 's> {
     /// Lines with a remark.
     remarked: HashSet<SourceLine>,
     proxies: Vec<Proxy>,
-    /// Ids of upstreams by backend.
-    upstreams: HashMap<String, String>,
-    /// Backends that a route uses.
-    used: HashSet<String>,
-    /// Backends that take over, by the backend that they replace.
-    failover: HashMap<String, String>,
+    backends: BackendNames,
     /// Shares of requests: a condition, a backend, its share and the whole.
     shares: Vec<(Expr, String, u64, u64)>,
     /// Lists of users.
     users: HashMap<String, Section>,
     /// Periods of the rates of stick tables.
     rates: HashMap<String, HashMap<String, u64>>,
+    global: GlobalDefaults,
+    /// Why a whole frontend is closed.
+    closed: Option<String>,
+}
+
+/// The relations of backends, by their names.
+#[derive(Default)]
+struct BackendNames {
+    /// Ids of upstreams by backend.
+    upstreams: HashMap<String, String>,
+    /// Backends that a route uses.
+    used: HashSet<String>,
+    /// Backends that take over, by the backend that they replace.
+    failover: HashMap<String, String>,
+}
+
+/// The defaults for TLS in sections `global`.
+#[derive(Default)]
+struct GlobalDefaults {
     /// Words of `ssl-default-bind-options`.
     bind_options: Vec<String>,
     crt_base: Option<String>,
-    /// Why a whole frontend is closed.
-    closed: Option<String>,
+}
+
+impl GlobalDefaults {
+    fn of(sections: &[Section]) -> GlobalDefaults {
+        let mut defaults = GlobalDefaults::default();
+        for line in sections.iter().filter(|it| it.kind == "global").flat_map(|it| &it.lines) {
+            match line.word(0) {
+                "ssl-default-bind-options" => defaults.bind_options.extend(line.from(1).to_vec()),
+                "crt-base" => defaults.crt_base = Some(line.word(1).to_owned()),
+                _ => {}
+            }
+        }
+        defaults
+    }
 }
 
 impl<'t, 's> Translation<'t, 's> {
@@ -113,16 +139,6 @@ impl<'t, 's> Translation<'t, 's> {
                 rates.insert(proxy.name.clone(), limits::rates(line));
             }
         }
-        let global = sections.iter().filter(|it| it.kind == "global").flat_map(|it| &it.lines);
-        let mut bind_options = Vec::new();
-        let mut crt_base = None;
-        for line in global {
-            match line.word(0) {
-                "ssl-default-bind-options" => bind_options.extend(line.from(1).to_vec()),
-                "crt-base" => crt_base = Some(line.word(1).to_owned()),
-                _ => {}
-            }
-        }
         Translation {
             input,
             sections,
@@ -132,13 +148,10 @@ impl<'t, 's> Translation<'t, 's> {
             remarked: HashSet::new(),
             users: users.map(|section| (section.name.clone(), section.clone())).collect(),
             proxies,
-            upstreams: HashMap::new(),
-            used: HashSet::new(),
-            failover: HashMap::new(),
+            backends: BackendNames::default(),
             shares: Vec::new(),
             rates,
-            bind_options,
-            crt_base,
+            global: GlobalDefaults::of(sections),
             closed: None,
         }
     }
@@ -297,7 +310,7 @@ impl<'t, 's> Translation<'t, 's> {
     /// The remark on the head of a section.
     fn section(&mut self, section: &Section) {
         match section.kind.as_str() {
-            "backend" if !self.used.contains(&section.name) => {
+            "backend" if !self.backends.used.contains(&section.name) => {
                 self.tell(&section.head, Outcome::Nothing, "No route uses the backend.");
             }
             "peers" | "program" | "ring" | "log-forward" | "traces" | "mailers" => {

@@ -120,7 +120,7 @@ impl Translation<'_, '_> {
             self.tell(line, Outcome::Missing, format!("There is no backend `{backend}`."));
             return;
         };
-        self.used.insert(proxy.name.clone());
+        self.backends.used.insert(proxy.name.clone());
         let id = self.upstream(&proxy);
         for port in ports {
             let mut route = Map::new();

@@ -311,7 +311,7 @@ impl<'a> Converter<'a> {
         let mut inner = state.clone();
         for set in entry.level.own_all(&["set"]) {
             let text = self.text(set, set.arg(1), &inner, &entry.level);
-            inner.sets.insert(set.arg(0).trim_start_matches('$').to_owned(), text);
+            inner.variables.sets.insert(set.arg(0).trim_start_matches('$').to_owned(), text);
         }
         let mut uri = self.text(pass, pass.arg(0), &inner, &entry.level);
         if uri.contains('$') {
@@ -319,7 +319,7 @@ impl<'a> Converter<'a> {
         }
         let rest = uri.split_once("://").map_or("", |(_, rest)| rest).to_owned();
         let authority = rest.split('/').next().unwrap_or_default().to_owned();
-        if let Some(group) = self.groups.get(&authority) {
+        if let Some(group) = self.blocks.groups.get(&authority) {
             let node = group.first_node().ok_or("its upstream has no node")?;
             uri = uri.replacen(&authority, &node, 1);
         }
@@ -397,7 +397,7 @@ impl<'a> Converter<'a> {
 
     fn rate(&mut self, limit: &Directive, level: &Rc<Level<'a>>, state: &State<'a>) -> Result<Value, String> {
         let zone = option(limit, "zone").ok_or("it names no zone")?.to_owned();
-        let definition = *self.zones.get(&zone).ok_or("its zone is not defined")?;
+        let definition = *self.blocks.zones.get(&zone).ok_or("its zone is not defined")?;
         let rate = option(definition, "rate").ok_or("its zone has no rate")?;
         let per_second = rate
             .strip_suffix("r/s")
@@ -474,7 +474,7 @@ impl<'a> Converter<'a> {
             guarded.closed = Some(limits[1].source());
             return;
         }
-        let definition = self.zones.get(limit.arg(0)).copied();
+        let definition = self.blocks.zones.get(limit.arg(0)).copied();
         let number = limit.arg(1).parse::<u64>().ok().filter(|number| *number > 0);
         let (Some(definition), Some(number)) = (definition, number) else {
             self.guard(limit, Verdict::NotPossible, "its zone or number is invalid; the routes are closed");
@@ -535,7 +535,7 @@ impl<'a> Converter<'a> {
         state: &mut State<'a>,
     ) {
         let sets = directive.children().iter().filter(|child| child.name == "set");
-        state.doubtful.extend(sets.map(|set| set.arg(0).trim_start_matches('$').to_owned()));
+        state.variables.doubtful.extend(sets.map(|set| set.arg(0).trim_start_matches('$').to_owned()));
         if refuses(directive) {
             let text = format!("{reason}; the routes after it are closed");
             self.guard(directive, Verdict::NotPossible, text);

@@ -50,7 +50,7 @@ impl<'a> Converter<'a> {
             self.other_methods(limit, level, &state);
         }
         let mut guarded = self.guards(level, &state);
-        if let Some(tried) = &state.tried {
+        if let Some(tried) = &state.files.tried {
             tried.guards.iter().for_each(|(name, plugin)| {
                 guarded.plugins.entry(name).or_insert_with(|| plugin.clone());
             });
@@ -63,9 +63,12 @@ impl<'a> Converter<'a> {
         if !guarded.exempt.is_empty() {
             let mut inner = state.clone();
             inner.conditions.push(json!(["remote_addr", "ipmatch", guarded.exempt]));
-            inner.location.push_str("-allowed");
+            inner.location.text.push_str("-allowed");
             // No service has set these variables, and no client may.
-            inner.sets.extend(self.variables.answers.keys().map(|name| (name.clone(), String::new())));
+            inner
+                .variables
+                .sets
+                .extend(self.variables.answers.keys().map(|name| (name.clone(), String::new())));
             self.guarded_content(level, inner, guarded.without_logins());
         }
         if guarded.refuses_all {
@@ -79,8 +82,8 @@ impl<'a> Converter<'a> {
 
     /// Makes the decisions for the content of a level behind these guards.
     fn guarded_content(&mut self, level: &Rc<Level<'a>>, mut state: State<'a>, guarded: Guarded) {
-        if let Some(tried) = state.tried.take() {
-            let again = level.handler(&["try_files"]).filter(|_| state.missing.is_none());
+        if let Some(tried) = state.files.tried.take() {
+            let again = level.handler(&["try_files"]).filter(|_| state.files.missing.is_none());
             if let Some(line) = again {
                 let text = "files are tried once; the files of this line are not looked for";
                 self.remark(line, Verdict::NotPossible, text);
@@ -94,7 +97,7 @@ impl<'a> Converter<'a> {
                 }
             };
         }
-        if level.handler(&["try_files"]).is_some() || state.missing.is_some() {
+        if level.handler(&["try_files"]).is_some() || state.files.missing.is_some() {
             return self.try_files(level, state, guarded);
         }
         match level.handler(HANDLERS) {
@@ -105,9 +108,9 @@ impl<'a> Converter<'a> {
 
     /// The file of a named location without a handler.
     fn file_of_named(&mut self, level: &Level<'a>, state: &State<'a>, line: &Directive) -> Value {
-        let of_files = state.files_of.as_deref().and_then(|level| level.text("root"));
+        let of_files = state.files.files_of.as_deref().and_then(|level| level.text("root"));
         let is_same = of_files.is_some() && of_files == level.text("root");
-        match &state.uri {
+        match &state.rewritten.uri {
             Some(uri) if is_same && !uri.contains('$') => json!({"file": uri}),
             None if is_same => json!({"status": 404}),
             _ => {
@@ -127,7 +130,7 @@ impl<'a> Converter<'a> {
         let inner = Level::of(limit.children(), Some(level), true);
         let mut other = state.clone();
         other.conditions.push(json!(["request_method", "!", "in", methods]));
-        other.location.push_str("-other-methods");
+        other.location.text.push_str("-other-methods");
         self.content(&inner, other);
     }
 
@@ -192,7 +195,8 @@ impl<'a> Converter<'a> {
         let mut rewrite = self.response_fields(level, state, hidden);
         self.locations_and_cookies(level, state, &mut rewrite);
         self.substitutions(level, &mut rewrite);
-        let files_of = state.files_of.clone().filter(|own| !std::ptr::eq(own.directives, level.directives));
+        let files_of =
+            state.files.files_of.clone().filter(|own| !std::ptr::eq(own.directives, level.directives));
         let files_of = files_of.filter(|_| decision.plugins.contains_key("static-files"));
         if let Some(own) = &files_of {
             let fields = self.response_fields(own, state, &[]);
@@ -277,9 +281,10 @@ impl<'a> Converter<'a> {
             return kind;
         }
         let extension = state
+            .location
             .prefix
             .as_deref()
-            .filter(|_| state.is_exact)
+            .filter(|_| state.location.is_exact)
             .and_then(|path| path.rsplit('/').next()?.rsplit_once('.').map(|(_, extension)| extension));
         let types = level.all(&["types"]);
         let listed = extension.and_then(|extension| {
@@ -297,7 +302,9 @@ impl<'a> Converter<'a> {
 
     /// The media type by the extension of the path, where an expression names extensions.
     fn type_by_path(&mut self, level: &Rc<Level<'a>>, state: &State<'a>) -> Option<String> {
-        let Some(Path::Regex { pattern, .. }) = state.path.as_ref().filter(|_| state.prefix.is_none()) else {
+        let Some(Path::Regex { pattern, .. }) =
+            state.path.as_ref().filter(|_| state.location.prefix.is_none())
+        else {
             return None;
         };
         let blocks = level.all(&["types"]);

@@ -22,16 +22,9 @@ pub(super) struct Converter<'a> {
     pub(super) plan: Plan,
     pub(super) report: Report,
     pub(super) variables: Variables,
-    /// Blocks `upstream` by name.
-    pub(super) groups: BTreeMap<String, Group>,
+    pub(super) blocks: NamedBlocks<'a>,
     /// Ids of upstreams by their content.
     pub(super) upstream_ids: BTreeMap<String, String>,
-    /// Zones of `limit_req` and `limit_conn`.
-    pub(super) zones: BTreeMap<String, &'a Directive>,
-    /// Paths of `proxy_cache_path` by zone.
-    pub(super) caches: BTreeMap<String, &'a Directive>,
-    /// Values of each map, if they are constants.
-    pub(super) map_values: BTreeMap<String, Vec<String>>,
     /// The body limit of all locations, if they have one and the same.
     pub(super) common_body_limit: Option<u64>,
     /// Whether there are more decisions than a configuration may have.
@@ -42,6 +35,19 @@ pub(super) struct Converter<'a> {
     pub(super) internal_paths: Vec<String>,
     /// Named locations and error paths that are being followed.
     pub(super) depth: usize,
+}
+
+/// The blocks and directives that others refer to by name.
+#[derive(Default)]
+pub(super) struct NamedBlocks<'a> {
+    /// Blocks `upstream` by name.
+    pub(super) groups: BTreeMap<String, Group>,
+    /// Zones of `limit_req` and `limit_conn`.
+    pub(super) zones: BTreeMap<String, &'a Directive>,
+    /// Paths of `proxy_cache_path` by zone.
+    pub(super) caches: BTreeMap<String, &'a Directive>,
+    /// Values of each map, if they are constants.
+    pub(super) map_values: BTreeMap<String, Vec<String>>,
 }
 
 impl<'a> Converter<'a> {
@@ -85,7 +91,7 @@ impl<'a> Converter<'a> {
         }
         let mut set = Map::new();
         for name in &self.variables.read_globally {
-            if let Some(text) = state.sets.get(name) {
+            if let Some(text) = state.variables.sets.get(name) {
                 set.insert(name.clone(), text.clone().into());
             }
         }

@@ -54,12 +54,12 @@ impl<'a> Converter<'a> {
             }
             let mut inner = state.clone();
             inner.path = Some(Path::Exact(path.to_owned()));
-            inner.location = format!("{path}-error");
+            inner.location.text = format!("{path}-error");
             inner.is_internal = true;
             inner.is_error = true;
             if let Some(entry) = entry {
-                inner.is_exact = matches!(entry.kind, Kind::Exact(_));
-                inner.prefix = match &entry.kind {
+                inner.location.is_exact = matches!(entry.kind, Kind::Exact(_));
+                inner.location.prefix = match &entry.kind {
                     Kind::Exact(text) | Kind::Prefix(text) => Some(text.clone()),
                     Kind::Regex(_) | Kind::Unknown(..) => None,
                 };
@@ -74,7 +74,7 @@ impl<'a> Converter<'a> {
             }
             let mut inner = state.clone();
             inner.conditions.push(json!(["internal_name", "==", key]));
-            inner.location = format!("-{key}");
+            inner.location.text = format!("-{key}");
             inner.is_internal = true;
             inner.is_error = !key.ends_with('=');
             self.follow(&named, inner, Phase::Location);

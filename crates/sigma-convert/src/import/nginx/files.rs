@@ -58,7 +58,8 @@ impl<'a> Converter<'a> {
         let handler = entry.and_then(|entry| entry.level.handler(HANDLERS));
         match (entry, handler.filter(|handler| handler.name == "fastcgi_pass")) {
             (Some(entry), Some(handler)) if Self::is_straight(&entry.level) => {
-                let inner = State { files_of: Some(Rc::clone(level)), ..state.clone() };
+                let mut inner = state.clone();
+                inner.files.files_of = Some(Rc::clone(level));
                 self.handled(handler, &entry.level, &inner, guarded, Some(files));
             }
             _ => {
@@ -86,7 +87,7 @@ impl<'a> Converter<'a> {
             Some(alias) => {
                 let folder = self.text(alias, alias.arg(0), state, level);
                 self.alias(&folder, state, &mut files)?;
-                if !is_plain && state.prefix.is_some() {
+                if !is_plain && state.location.prefix.is_some() {
                     files.insert("try".to_owned(), json!(texts));
                 }
             }
@@ -100,7 +101,7 @@ impl<'a> Converter<'a> {
                 let text = if text == "html" { DEFAULT_ROOT.to_owned() } else { text };
                 let (folder, rest) = fixed_folder(&text)?;
                 files.insert("root".to_owned(), folder.into());
-                if !rest.is_empty() || !is_plain || state.uri.is_some() {
+                if !rest.is_empty() || !is_plain || state.rewritten.uri.is_some() {
                     let texts: Vec<String> = texts.iter().map(|text| format!("{rest}{text}")).collect();
                     files.insert("try".to_owned(), json!(texts));
                 }
@@ -159,7 +160,7 @@ impl<'a> Converter<'a> {
 
     /// `alias` replaces the text of the location.
     fn alias(&mut self, folder: &str, state: &State<'a>, files: &mut Map<String, Value>) -> Option<()> {
-        match (&state.prefix, state.is_exact) {
+        match (&state.location.prefix, state.location.is_exact) {
             (Some(_), true) => {
                 let (root, name) = folder.rsplit_once('/')?;
                 files.insert("root".to_owned(), if root.is_empty() { "/" } else { root }.into());
@@ -199,9 +200,9 @@ impl<'a> Converter<'a> {
                 continue;
             }
             // An exact path without a slash at its end is no folder.
-            let is_folder =
-                !state.is_exact || state.prefix.as_deref().is_some_and(|path| path.ends_with('/'));
-            let folder = state.prefix.as_deref();
+            let is_folder = !state.location.is_exact
+                || state.location.prefix.as_deref().is_some_and(|path| path.ends_with('/'));
+            let folder = state.location.prefix.as_deref();
             let folder = folder.and_then(|prefix| prefix.rsplit_once('/')).map_or("", |(folder, _)| folder);
             let entry = destination(&state.server.entries, &format!("{folder}/{name}"));
             let handler = entry.and_then(|entry| entry.level.handler(HANDLERS));
@@ -226,7 +227,7 @@ impl<'a> Converter<'a> {
     /// `try_files`, or the end of `if (!-e $request_filename)`.
     pub(super) fn try_files(&mut self, level: &Rc<Level<'a>>, mut state: State<'a>, guarded: Guarded) {
         let directive = level.handler(&["try_files"]);
-        let missing = state.missing.take();
+        let missing = state.files.missing.take();
         let handler = level.handler(HANDLERS);
         let (tried, last) = match (directive, &missing) {
             (Some(directive), _) => {
@@ -318,9 +319,9 @@ impl<'a> Converter<'a> {
             (Some(entry), Some(handler)) if Self::is_straight(&entry.level) => {
                 files.insert("fallback".to_owned(), json!({"pass": format!("{path}{query}")}));
                 let mut inner = state.clone();
-                inner.prefix = None;
-                if !files.contains_key("pass_found") && inner.files_of.is_none() {
-                    inner.files_of = Some(Rc::clone(level));
+                inner.location.prefix = None;
+                if !files.contains_key("pass_found") && inner.files.files_of.is_none() {
+                    inner.files.files_of = Some(Rc::clone(level));
                 }
                 let guarded = self.with_guards_of(&entry.level, &inner, guarded);
                 self.handled(handler, &entry.level, &inner, guarded, Some(files));
@@ -356,9 +357,9 @@ impl<'a> Converter<'a> {
         };
         files.insert("fallback".to_owned(), json!({"pass": ""}));
         let mut inner = state.clone();
-        inner.prefix = None;
-        inner.files_of = Some(Rc::clone(level));
-        inner.tried = Some(Rc::new(Tried { files, guards: guarded.plugins, line }));
+        inner.location.prefix = None;
+        inner.files.files_of = Some(Rc::clone(level));
+        inner.files.tried = Some(Rc::new(Tried { files, guards: guarded.plugins, line }));
         self.depth += 1;
         self.follow(&named, inner, Phase::Location);
         self.depth -= 1;
@@ -366,14 +367,14 @@ impl<'a> Converter<'a> {
 
     /// A rewrite of a named location has led to another path.
     pub(super) fn after_named(&mut self, mut state: State<'a>) {
-        let Some(tried) = state.tried.take() else { return };
-        let path = state.uri.take().unwrap_or_else(|| "${uri}".to_owned());
-        let query = match state.args.take() {
+        let Some(tried) = state.files.tried.take() else { return };
+        let path = state.rewritten.uri.take().unwrap_or_else(|| "${uri}".to_owned());
+        let query = match state.rewritten.args.take() {
             None => "${is_args}${args}".to_owned(),
             Some(args) if args.is_empty() => String::new(),
             Some(args) => format!("?{args}"),
         };
-        let level = state.files_of.clone().unwrap_or_else(|| Rc::clone(&state.server.level));
+        let level = state.files.files_of.clone().unwrap_or_else(|| Rc::clone(&state.server.level));
         let guarded = Guarded { plugins: tried.guards.clone(), ..Guarded::default() };
         let fallback = Fallback { path, query, files: tried.files.clone(), line: tried.line, guarded };
         self.path_fallback(fallback, &level, &state);

@@ -188,7 +188,7 @@ impl<'a> Converter<'a> {
 
     /// `expires` of a map with constant values.
     fn mapped_expires(&mut self, directive: &Directive, name: &str, added: &mut Added) {
-        let Some(values) = self.map_values.get(name) else {
+        let Some(values) = self.blocks.map_values.get(name) else {
             let text = format!("${name} has no constant values; write `Cache-Control` by hand");
             return self.remark(directive, Verdict::NotPossible, text);
         };
@@ -215,7 +215,7 @@ impl<'a> Converter<'a> {
             false => "",
         };
         if let Some(name) = directive.arg(0).strip_prefix('$') {
-            let values = self.map_values.get(name)?;
+            let values = self.blocks.map_values.get(name)?;
             let mut cases: Vec<String> = values
                 .iter()
                 .filter_map(|value| {
@@ -293,7 +293,7 @@ impl<'a> Converter<'a> {
             directive.arg(1).strip_prefix('$').filter(|name| self.variables.answers.contains_key(*name));
         let is_answer = answer.is_some();
         // Requests that need no service have an empty value: the client's own never passes.
-        let is_exempt = answer.is_some_and(|name| state.sets.contains_key(name));
+        let is_exempt = answer.is_some_and(|name| state.variables.sets.contains_key(name));
         let is_called = level.last("auth_request").is_some_and(|service| service.arg(0) != "off");
         if is_answer && is_called && !is_exempt {
             return;

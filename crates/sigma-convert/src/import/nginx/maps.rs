@@ -210,7 +210,7 @@ impl<'a> Converter<'a> {
         values.sort_unstable();
         values.dedup();
         if values.iter().all(|value| !value.contains('$')) {
-            self.map_values.insert(name.clone(), values);
+            self.blocks.map_values.insert(name.clone(), values);
         }
         self.variables.setting.insert(name, Value::Object(variable));
     }

@@ -22,7 +22,7 @@ impl<'a> Converter<'a> {
         state: &mut State<'a>,
         program: &Program<'a>,
     ) {
-        if state.missing.is_some() {
+        if state.files.missing.is_some() {
             let text = "only the first block for missing files was converted";
             return self.remark(directive, Verdict::NotPossible, text);
         }
@@ -46,22 +46,22 @@ impl<'a> Converter<'a> {
                 StaticMatch::Yes => {
                     let mut inner = state.clone();
                     self.captured(&pattern, &subject, &mut inner);
-                    state.missing = Some(self.rewritten_missing(rewrite, tried, level, &inner));
+                    state.files.missing = Some(self.rewritten_missing(rewrite, tried, level, &inner));
                     return self.told_late(directive);
                 }
                 StaticMatch::Maybe => {
                     let mut inner = state.clone();
                     self.matched(&pattern, &subject, &mut inner);
-                    inner.missing = Some(self.rewritten_missing(rewrite, tried.clone(), level, &inner));
+                    inner.files.missing = Some(self.rewritten_missing(rewrite, tried.clone(), level, &inner));
                     self.run(program.clone(), inner);
                 }
             }
         }
         let status = level.own("return").and_then(|line| line.arg(0).parse::<u16>().ok());
         if let Some(status) = status.filter(|status| (400..600).contains(status)) {
-            state.missing = Some(Missing { tried, end: MissingEnd::Status(status) });
+            state.files.missing = Some(Missing { tried, end: MissingEnd::Status(status) });
         } else if !level.own_all(HANDLERS).is_empty() {
-            state.missing = Some(Missing { tried, end: MissingEnd::Handler(Rc::clone(level)) });
+            state.files.missing = Some(Missing { tried, end: MissingEnd::Handler(Rc::clone(level)) });
         } else if rewrites.is_empty() {
             let text = "only a rewrite can follow a missing file; the block was not converted";
             self.remark(directive, Verdict::NotPossible, text);

@@ -42,7 +42,7 @@ use super::Translated;
 use super::decision::Plan;
 use super::report::Report;
 use super::source::Input;
-use converter::Converter;
+use converter::{Converter, NamedBlocks};
 use level::Level;
 pub(super) use level::{milliseconds, size};
 use parse::{Directive, Parsed};
@@ -62,11 +62,8 @@ pub(super) fn translate(input: &Input<'_>) -> Result<Translated, Vec<Problem>> {
         plan: Plan::default(),
         report: Report::default(),
         variables: Variables::default(),
-        groups: BTreeMap::new(),
+        blocks: NamedBlocks::default(),
         upstream_ids: BTreeMap::new(),
-        zones: BTreeMap::new(),
-        caches: BTreeMap::new(),
-        map_values: BTreeMap::new(),
         common_body_limit: None,
         is_too_large: false,
         is_part: false,

@@ -128,7 +128,7 @@ impl<'a> Converter<'a> {
             })
             .collect();
         let values = match names.as_slice() {
-            [name] => name.strip_prefix("var_").and_then(|name| self.map_values.get(name).cloned()),
+            [name] => name.strip_prefix("var_").and_then(|name| self.blocks.map_values.get(name).cloned()),
             _ => None,
         };
         let Some(values) = values else {
@@ -148,7 +148,7 @@ impl<'a> Converter<'a> {
                 self.emit(&inner, level, decision);
                 continue;
             }
-            inner.location.push_str(&format!("-{value}"));
+            inner.location.text.push_str(&format!("-{value}"));
             let guarded = Guarded {
                 plugins: guarded.plugins.clone(),
                 service_fields: guarded.service_fields.clone(),
@@ -171,7 +171,7 @@ impl<'a> Converter<'a> {
         state: &State<'a>,
     ) -> Map<String, Value> {
         let mut rewrite = Map::new();
-        match (path, &state.uri) {
+        match (path, &state.rewritten.uri) {
             (Some(path), _) if has_variables => {
                 let own = path.strip_suffix("${is_args}${args}").unwrap_or(path);
                 if own != "${real_request_uri}" {
@@ -189,8 +189,8 @@ impl<'a> Converter<'a> {
                     rewrite.insert("args".to_owned(), json!({"pass": []}));
                 }
             }
-            (Some(path), None) => match &state.prefix {
-                Some(_) if state.is_exact => _ = rewrite.insert("uri".to_owned(), path.into()),
+            (Some(path), None) => match &state.location.prefix {
+                Some(_) if state.location.is_exact => _ = rewrite.insert("uri".to_owned(), path.into()),
                 Some(prefix) => {
                     let pattern = format!("^{}(.*)$", regex::escape(prefix));
                     rewrite.insert("regex_uri".to_owned(), json!([pattern, format!("{path}$1")]));
@@ -205,10 +205,11 @@ impl<'a> Converter<'a> {
     /// The path of a rewrite that led to this location, with the location's text replaced by the path of `proxy_pass`.
     /// A rewrite within the location makes the whole path.
     fn replaced_prefix(&mut self, path: Option<&str>, uri: &str, state: &State<'a>) -> String {
-        let (Some(path), Some(prefix), false) = (path, &state.prefix, state.is_whole) else {
+        let (Some(path), Some(prefix), false) = (path, &state.location.prefix, state.rewritten.is_whole)
+        else {
             return uri.to_owned();
         };
-        if state.is_exact {
+        if state.location.is_exact {
             return path.to_owned();
         }
         if let Some(rest) = uri.strip_prefix(prefix.as_str()) {
@@ -221,7 +222,7 @@ impl<'a> Converter<'a> {
 
     /// The arguments that a rewrite adds before the client's, and whether the client's are dropped.
     fn own_query(&mut self, state: &State<'a>) -> (String, bool) {
-        let Some(args) = &state.args else { return (String::new(), false) };
+        let Some(args) = &state.rewritten.args else { return (String::new(), false) };
         let more = self.more_args();
         match args.strip_suffix(&more) {
             Some(own) => (format!("?{own}"), false),
@@ -301,7 +302,7 @@ impl<'a> Converter<'a> {
         let pass = level.handler(&["proxy_pass"])?;
         let target = self.text(pass, pass.arg(0), state, &level);
         let Split { scheme, authority, path } = split(&target)?;
-        let host = match self.groups.get(authority) {
+        let host = match self.blocks.groups.get(authority) {
             Some(group) => group.first_node()?,
             None => authority.to_owned(),
         };
@@ -377,7 +378,7 @@ impl<'a> Converter<'a> {
         }
         let url = handler.arg(0);
         let has_path = split(url).is_some_and(|parts| parts.path.is_some());
-        let rule = match (&state.prefix, has_path) {
+        let rule = match (&state.location.prefix, has_path) {
             (Some(prefix), true) => json!({"from": url, "to": prefix}),
             (_, false) => json!({"from": format!("{url}/"), "to": "/"}),
             (None, true) => return,

@@ -97,11 +97,11 @@ impl<'a> Converter<'a> {
                     Step::Next => {}
                     Step::Stop => {
                         program.clear();
-                        state.is_moved = false;
+                        state.rewritten.is_moved = false;
                     }
                     Step::Search => {
                         program.clear();
-                        state.is_moved = true;
+                        state.rewritten.is_moved = true;
                     }
                     Step::Over => return,
                 },
@@ -113,8 +113,10 @@ impl<'a> Converter<'a> {
         }
         match program.phase {
             Phase::Server => self.search(state),
-            Phase::Location if state.is_moved && state.tried.is_some() => self.after_named(state),
-            Phase::Location if state.is_moved => {
+            Phase::Location if state.rewritten.is_moved && state.files.tried.is_some() => {
+                self.after_named(state)
+            }
+            Phase::Location if state.rewritten.is_moved => {
                 state.searches += 1;
                 self.search(state);
             }
@@ -126,10 +128,10 @@ impl<'a> Converter<'a> {
         let text = self.text(directive, directive.arg(1), state, level);
         let name = directive.arg(0).trim_start_matches('$').to_owned();
         match texts::doubtful(&mut self.variables, directive.arg(1), state, level) {
-            Some(_) => _ = state.doubtful.insert(name.clone()),
-            None => _ = state.doubtful.remove(&name),
+            Some(_) => _ = state.variables.doubtful.insert(name.clone()),
+            None => _ = state.variables.doubtful.remove(&name),
         }
-        state.sets.insert(name, text);
+        state.variables.sets.insert(name, text);
     }
 
     /// Handles a `rewrite`: the match is followed at once, the rest continues.
@@ -171,7 +173,7 @@ impl<'a> Converter<'a> {
                     Step::Next => {}
                     Step::Over => return if is_always { Step::Over } else { Step::Next },
                     step => {
-                        inner.is_moved = matches!(step, Step::Search);
+                        inner.rewritten.is_moved = matches!(step, Step::Search);
                         rest.clear();
                     }
                 }
@@ -187,8 +189,8 @@ impl<'a> Converter<'a> {
             let text = pattern.text.clone();
             state.path = Some(Path::Regex { pattern: text, ignore_case: pattern.ignore_case });
             let named = self.variables.named(&Captures::Route, pattern);
-            state.named.extend(named);
-            state.captures = Captures::Route;
+            state.variables.named.extend(named);
+            state.variables.captures = Captures::Route;
             return;
         }
         if !is_always(&pattern.text) {
@@ -238,8 +240,8 @@ impl<'a> Converter<'a> {
             }
         };
         let named = self.variables.named(&captures, pattern);
-        state.named.extend(named);
-        state.captures = captures;
+        state.variables.named.extend(named);
+        state.variables.captures = captures;
     }
 
     /// Applies the replacement of a `rewrite` whose expression has matched.
@@ -270,10 +272,10 @@ impl<'a> Converter<'a> {
             self.redirect(directive, level, state, Target::Redirect { status, to });
             return Step::Over;
         }
-        state.uri = Some(if path.starts_with('/') { path } else { format!("/{path}") });
-        state.args = args;
-        state.is_moved = true;
-        state.is_whole = true;
+        state.rewritten.uri = Some(if path.starts_with('/') { path } else { format!("/{path}") });
+        state.rewritten.args = args;
+        state.rewritten.is_moved = true;
+        state.rewritten.is_whole = true;
         match flag {
             "last" => Step::Search,
             "break" => Step::Stop,
@@ -324,7 +326,7 @@ impl<'a> Converter<'a> {
         keeps_query: bool,
         state: &State<'a>,
     ) -> Option<String> {
-        match (own, keeps_query, &state.args) {
+        match (own, keeps_query, &state.rewritten.args) {
             (None, true, args) => args.clone(),
             (own, false, _) => Some(own.unwrap_or_default()),
             (Some(own), true, None) => Some(format!("{own}{}", self.more_args())),
@@ -366,15 +368,15 @@ impl<'a> Converter<'a> {
                 if let Some(captures) = captures {
                     if let Captures::Of { pattern, .. } = &captures {
                         let named = self.variables.named(&captures, pattern);
-                        then.named.extend(named);
+                        then.variables.named.extend(named);
                     }
-                    then.captures = captures;
+                    then.variables.captures = captures;
                 }
                 self.run(inner, then);
                 None
             }
             // Its files were tried before.
-            Condition::Missing if state.tried.is_some() => Some(inner),
+            Condition::Missing if state.files.tried.is_some() => Some(inner),
             Condition::Missing => {
                 self.missing(directive, &inner_level, state, program);
                 None
@@ -412,16 +414,16 @@ impl<'a> Converter<'a> {
         let Some((variable, entry)) = as_map(condition, captures).filter(|_| only_sets) else { return false };
         let mut inner = state.clone();
         if let Some(captures) = captures {
-            inner.captures = captures.clone();
+            inner.variables.captures = captures.clone();
         }
         // Later directives read the groups of the last match.
-        if let (Some(captures), true) = (captures, matches!(state.captures, Captures::None)) {
-            state.captures = captures.clone();
+        if let (Some(captures), true) = (captures, matches!(state.variables.captures, Captures::None)) {
+            state.variables.captures = captures.clone();
         }
         for child in directive.children() {
             let value = self.text(child, child.arg(1), &inner, level);
             let name = child.arg(0).trim_start_matches('$').to_owned();
-            let before = state.sets.get(&name).cloned().unwrap_or_default();
+            let before = state.variables.sets.get(&name).cloned().unwrap_or_default();
             let (mut yes, mut no) = (value.clone(), before);
             if entry.is_negated {
                 std::mem::swap(&mut yes, &mut no);
@@ -432,8 +434,8 @@ impl<'a> Converter<'a> {
             }
             let map = json!({"map": format!("${{{variable}}}"), "regex": [regex], "default": no});
             let text = self.variables.made('s', map);
-            inner.sets.insert(name.clone(), value);
-            state.sets.insert(name, text);
+            inner.variables.sets.insert(name.clone(), value);
+            state.variables.sets.insert(name, text);
         }
         true
     }

@@ -25,15 +25,15 @@ const MOST_SEARCHES: usize = 10;
 impl<'a> Converter<'a> {
     /// Searches the locations of the server for the path of the state.
     pub(super) fn search(&mut self, mut state: State<'a>) {
-        state.is_moved = false;
-        state.is_whole = false;
+        state.rewritten.is_moved = false;
+        state.rewritten.is_whole = false;
         if state.searches > MOST_SEARCHES {
             let target = Target::Respond { status: 500, body: None, headers: Vec::new() };
             let level = Rc::clone(&state.server.level);
             return self.emit(&state, &level, state.decision(state.server.place, target));
         }
         let server = Rc::clone(&state.server);
-        if state.uri.is_none() {
+        if state.rewritten.uri.is_none() {
             self.slash_redirects(&state);
         }
         for entry in &server.entries {
@@ -66,7 +66,7 @@ impl<'a> Converter<'a> {
             }
             let mut inner = state.clone();
             inner.path = Some(Path::Exact(path.to_owned()));
-            inner.location = format!("{path}-slash");
+            inner.location.text = format!("{path}-slash");
             let to = format!("{text}${{is_args}}${{args}}");
             let mut decision = inner.decision(entry.directive.place, Target::Redirect { status: 301, to });
             let fields = self.response_fields(&entry.level, &inner, &[]);
@@ -84,7 +84,7 @@ impl<'a> Converter<'a> {
     /// Enters a location if the path of the state may match it; returns whether it always does.
     fn enter(&mut self, entry: &Entry<'a>, state: &State<'a>) -> bool {
         let mut inner = state.clone();
-        let is_certain = match &state.uri {
+        let is_certain = match &state.rewritten.uri {
             None => {
                 inner.path = Some(entry.path());
                 inner.conditions.extend(entry.conditions("uri"));
@@ -95,17 +95,17 @@ impl<'a> Converter<'a> {
                 known => known == StaticMatch::Yes,
             },
         };
-        inner.location = format!("{}{}", state.location, label(entry));
-        inner.is_exact = matches!(entry.kind, Kind::Exact(_));
-        inner.prefix = match &entry.kind {
+        inner.location.text = format!("{}{}", state.location.text, label(entry));
+        inner.location.is_exact = matches!(entry.kind, Kind::Exact(_));
+        inner.location.prefix = match &entry.kind {
             Kind::Exact(text) | Kind::Prefix(text) => Some(text.clone()),
             Kind::Regex(_) | Kind::Unknown(..) => None,
         };
         match &entry.kind {
-            Kind::Regex(pattern) if state.uri.is_none() => {
-                inner.captures = Captures::Route;
+            Kind::Regex(pattern) if state.rewritten.uri.is_none() => {
+                inner.variables.captures = Captures::Route;
                 let named = self.variables.named(&Captures::Route, pattern);
-                inner.named.extend(named);
+                inner.variables.named.extend(named);
             }
             Kind::Regex(pattern) => self.captured(pattern, &state.uri_text(), &mut inner),
             Kind::Unknown(reason, _) => {
@@ -115,7 +115,7 @@ impl<'a> Converter<'a> {
             _ => {}
         }
         let level = Rc::clone(&entry.level);
-        if state.uri.is_none() && level.own("internal").is_some() {
+        if state.rewritten.uri.is_none() && level.own("internal").is_some() {
             self.accelerated(entry, &level);
             // Internal requests get the content, requests of clients 404.
             let mut hidden = inner.clone();

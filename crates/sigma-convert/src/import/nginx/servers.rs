@@ -1,6 +1,6 @@
 //! Blocks `server`: addresses, names, certificates, and their order.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use serde_json::{Map, Value, json};
@@ -13,7 +13,7 @@ use super::locations;
 use super::parse::Directive;
 use super::pattern::Pattern;
 use super::rewriting::Phase;
-use super::state::{Captures, Server, State};
+use super::state::{Captures, FileSteps, KnownVariables, MatchedLocation, RewrittenTarget, Server, State};
 
 /// Ciphers that Sigma has, by their OpenSSL names.
 const CIPHERS: &[&str] = &[
@@ -217,8 +217,8 @@ impl<'a> Converter<'a> {
             if let Some(pattern) = pattern {
                 let captures = Captures::Of { subject: "${host}".to_owned(), pattern: pattern.clone() };
                 let named = self.variables.named(&captures, &pattern);
-                state.named.extend(named);
-                state.captures = captures;
+                state.variables.named.extend(named);
+                state.variables.captures = captures;
             }
             let level = Rc::clone(&blocks[run.server].level);
             self.pages_of_errors(&level, &state);
@@ -244,21 +244,11 @@ impl<'a> Converter<'a> {
             hosts,
             path: None,
             conditions,
-            uri: None,
-            args: None,
-            is_moved: false,
-            is_whole: false,
-            sets,
-            doubtful: BTreeSet::new(),
-            captures: Captures::None,
-            named: BTreeMap::new(),
+            rewritten: RewrittenTarget::default(),
+            variables: KnownVariables { sets, ..KnownVariables::default() },
             searches: 0,
-            missing: None,
-            location: String::new(),
-            prefix: None,
-            is_exact: false,
-            files_of: None,
-            tried: None,
+            location: MatchedLocation::default(),
+            files: FileSteps::default(),
             is_internal: false,
             is_error: false,
         }

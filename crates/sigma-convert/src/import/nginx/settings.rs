@@ -188,7 +188,7 @@ impl<'a> Converter<'a> {
         let Some(first) = paths.first() else { return };
         for path in &paths {
             if let Some(zone) = option(path, "keys_zone") {
-                self.caches.insert(zone.split(':').next().unwrap_or(zone).to_owned(), path);
+                self.blocks.caches.insert(zone.split(':').next().unwrap_or(zone).to_owned(), path);
             }
         }
         if !super::mentions(http.directives, &["proxy_cache", "fastcgi_cache"]) {

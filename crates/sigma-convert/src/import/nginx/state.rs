@@ -76,6 +76,21 @@ pub(super) struct State<'a> {
     pub(super) hosts: Vec<Host>,
     pub(super) path: Option<Path>,
     pub(super) conditions: Vec<Value>,
+    pub(super) rewritten: RewrittenTarget,
+    pub(super) variables: KnownVariables,
+    /// The number of searches after the first.
+    pub(super) searches: usize,
+    pub(super) location: MatchedLocation,
+    pub(super) files: FileSteps<'a>,
+    /// Whether only internal requests come here.
+    pub(super) is_internal: bool,
+    /// Whether the response is the page of an error: fields for successes are omitted.
+    pub(super) is_error: bool,
+}
+
+/// The path and the query after rewrites.
+#[derive(Debug, Clone, Default)]
+pub(super) struct RewrittenTarget {
     /// The path that a rewrite made; None for the client's.
     pub(super) uri: Option<String>,
     /// The query that a rewrite made; None for the client's.
@@ -84,6 +99,11 @@ pub(super) struct State<'a> {
     pub(super) is_moved: bool,
     /// Whether a rewrite of this location has made the path: `proxy_pass` replaces no part of it then.
     pub(super) is_whole: bool,
+}
+
+/// Variables and groups whose texts are known before a request.
+#[derive(Debug, Clone, Default)]
+pub(super) struct KnownVariables {
     /// Variables that `set` has set.
     pub(super) sets: BTreeMap<String, String>,
     /// Variables whose value is not known here: a guard must not depend on them.
@@ -91,30 +111,34 @@ pub(super) struct State<'a> {
     pub(super) captures: Captures,
     /// Named groups.
     pub(super) named: BTreeMap<String, String>,
-    /// The number of searches after the first.
-    pub(super) searches: usize,
-    /// The response to paths without a file, from `if (!-e $request_filename)`.
-    pub(super) missing: Option<Missing<'a>>,
-    /// The text of the location, for names and for `proxy_pass` with a path.
-    pub(super) location: String,
-    /// The text of a location that is a path, not a regular expression: `proxy_pass` with a path replaces it.
+}
+
+/// The location that a request is in.
+#[derive(Debug, Clone, Default)]
+pub(super) struct MatchedLocation {
+    /// Its text, for names and for `proxy_pass` with a path.
+    pub(super) text: String,
+    /// Its text if it is a path, not a regular expression: `proxy_pass` with a path replaces it.
     pub(super) prefix: Option<String>,
     /// Whether that path is the whole one.
     pub(super) is_exact: bool,
+}
+
+/// The files that are looked for before the upstream gets a request.
+#[derive(Clone, Default)]
+pub(super) struct FileSteps<'a> {
+    /// The response to paths without a file, from `if (!-e $request_filename)`.
+    pub(super) missing: Option<Missing<'a>>,
     /// The level whose files are served before the upstream gets the request: their responses have its fields.
     pub(super) files_of: Option<Rc<Level<'a>>>,
     /// The files that are tried before this named location gets the request.
     pub(super) tried: Option<Rc<Tried<'a>>>,
-    /// Whether only internal requests come here.
-    pub(super) is_internal: bool,
-    /// Whether the response is the page of an error: fields for successes are omitted.
-    pub(super) is_error: bool,
 }
 
 impl State<'_> {
     /// Returns the path as a text.
     pub(super) fn uri_text(&self) -> String {
-        self.uri.clone().unwrap_or_else(|| "${uri}".to_owned())
+        self.rewritten.uri.clone().unwrap_or_else(|| "${uri}".to_owned())
     }
 
     /// Creates a decision for the requests of this state.
@@ -124,7 +148,7 @@ impl State<'_> {
             _ if matches!(self.server.name.as_str(), "" | "_") => "default",
             _ => &self.server.name,
         };
-        let mut decision = Decision::new(place, format!("{host}{}", self.location), target);
+        let mut decision = Decision::new(place, format!("{host}{}", self.location.text), target);
         decision.ports.clone_from(&self.server.ports);
         decision.hosts.clone_from(&self.hosts);
         decision.paths = self.path.iter().cloned().collect();
@@ -137,7 +161,7 @@ impl State<'_> {
 
     /// Adds the files that are tried first, with their guards, to a response of this state.
     pub(super) fn after_files(&self, decision: &mut Decision) {
-        let Some(tried) = &self.tried else { return };
+        let Some(tried) = &self.files.tried else { return };
         decision.plugins.insert("static-files".to_owned(), Value::Object(tried.files.clone()));
         for (name, plugin) in &tried.guards {
             decision.plugins.entry(name).or_insert_with(|| plugin.clone());

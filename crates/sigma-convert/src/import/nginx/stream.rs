@@ -205,7 +205,7 @@ impl<'a> Converter<'a> {
     pub(super) fn zone(&mut self, directive: &'a Directive) {
         let name = option(directive, "zone").map(|zone| zone.split(':').next().unwrap_or(zone).to_owned());
         if let Some(name) = name {
-            self.zones.insert(name, directive);
+            self.blocks.zones.insert(name, directive);
         }
     }
 }

@@ -262,9 +262,9 @@ pub(super) fn doubtful(
 ) -> Option<String> {
     let named = |piece| if let Piece::Variable(name) = piece { Some(name) } else { None };
     pieces(source).into_iter().filter_map(named).find_map(|name| {
-        let is_unknown = !state.sets.contains_key(name)
+        let is_unknown = !state.variables.sets.contains_key(name)
             && (is_doubtful(variables, name) || variable(variables, name, state, level).is_none());
-        (is_unknown || state.doubtful.contains(name)).then(|| name.to_owned())
+        (is_unknown || state.variables.doubtful.contains(name)).then(|| name.to_owned())
     })
 }
 
@@ -275,16 +275,18 @@ pub(super) fn is_doubtful(variables: &Variables, name: &str) -> bool {
 
 fn variable(variables: &mut Variables, name: &str, state: &State<'_>, level: &Level<'_>) -> Option<String> {
     if let Ok(number) = name.parse::<usize>() {
-        return Some(variables.group(&state.captures, number));
+        return Some(variables.group(&state.variables.captures, number));
     }
-    if let Some(text) = state.sets.get(name).or_else(|| state.named.get(name)) {
+    if let Some(text) = state.variables.sets.get(name).or_else(|| state.variables.named.get(name)) {
         return Some(text.clone());
     }
     match name {
         "uri" | "document_uri" => return Some(state.uri_text()),
-        "args" | "query_string" => return Some(state.args.clone().unwrap_or_else(|| "${args}".to_owned())),
+        "args" | "query_string" => {
+            return Some(state.rewritten.args.clone().unwrap_or_else(|| "${args}".to_owned()));
+        }
         "is_args" => {
-            return Some(match &state.args {
+            return Some(match &state.rewritten.args {
                 None => "${is_args}".to_owned(),
                 Some(args) if args.is_empty() => String::new(),
                 Some(_) => "?".to_owned(),

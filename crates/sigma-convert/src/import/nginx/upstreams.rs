@@ -82,7 +82,7 @@ impl<'a> Converter<'a> {
             group.fields.insert("checks".to_owned(), json!({"passive": passive}));
         }
         self.balance(block, &mut group);
-        self.groups.insert(block.arg(0).to_owned(), group);
+        self.blocks.groups.insert(block.arg(0).to_owned(), group);
     }
 
     fn balance(&mut self, block: &Directive, group: &mut Group) {
@@ -139,7 +139,7 @@ impl<'a> Converter<'a> {
 
     /// Returns the id of an upstream; the same settings have the same upstream.
     pub(super) fn upstream(&mut self, wanted: UpstreamSpec<'_>, level: &Level<'a>) -> String {
-        let group = self.groups.get(wanted.authority).cloned();
+        let group = self.blocks.groups.get(wanted.authority).cloned();
         let port = match wanted.scheme {
             "https" | "grpcs" => 443,
             "fcgi" => 9000,

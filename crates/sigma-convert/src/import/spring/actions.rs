@@ -38,24 +38,60 @@ pub(super) struct Actions {
     pub status: Option<u16>,
     /// Status, target, and whether the query is appended.
     pub redirect: Option<(u16, String, bool)>,
+    pub resilience: Resilience,
+    pub cache: Option<Value>,
+    /// Further plugins.
+    pub plugins: Map<String, Value>,
+    pub code: LuaCode,
+    /// Variables with maps, by name.
+    pub variables: Map<String, Value>,
+    /// Why the route is closed.
+    pub closed: Option<String>,
+}
+
+/// Retries and circuit breaker of a route.
+#[derive(Debug, Default)]
+pub(super) struct Resilience {
     pub retry: Option<Value>,
     pub retries: Option<u64>,
     pub breaker: Option<Value>,
     /// Seconds until the breaker's time limit.
     pub time_limit: Option<f64>,
-    pub cache: Option<Value>,
-    /// Further plugins.
-    pub plugins: Map<String, Value>,
-    /// Lua on the fields of a node's response.
-    pub response_code: Vec<String>,
-    /// Functions of Lua on the fields of the gateway's own responses.
+}
+
+/// Lua that does what no plugin does.
+#[derive(Debug, Default)]
+pub(super) struct LuaCode {
+    /// Functions before the request is sent.
+    pub request: Vec<String>,
+    /// Statements on the fields of a node's response.
+    pub response: Vec<String>,
+    /// Functions on the fields of the gateway's own responses.
     pub own_responses: Vec<String>,
-    /// Functions of Lua before the request is sent.
-    pub request_code: Vec<String>,
-    /// Variables with maps, by name.
-    pub variables: Map<String, Value>,
-    /// Why the route is closed.
-    pub closed: Option<String>,
+}
+
+impl LuaCode {
+    /// Adds the plugin that runs before the request is sent.
+    fn before_request(&self, plugins: &mut Map<String, Value>) {
+        if !self.request.is_empty() {
+            plugins.insert(
+                "serverless-pre-function".to_owned(),
+                json!({"phase": "rewrite", "functions": self.request}),
+            );
+        }
+    }
+
+    /// Adds the plugin that changes the fields of responses.
+    fn after_response(&self, plugins: &mut Map<String, Value>) {
+        if !self.response.is_empty() {
+            let mut functions: Vec<String> = self.response.iter().map(|code| function(code)).collect();
+            functions.extend(self.own_responses.iter().cloned());
+            plugins.insert(
+                "serverless-post-function".to_owned(),
+                json!({"phase": "header_filter", "functions": functions}),
+            );
+        }
+    }
 }
 
 /// The condition for responses of nodes: Spring changes no others.
@@ -103,12 +139,7 @@ impl Actions {
                 self.proxy_rewrite(rewriting.fields, &mut plugins);
             }
         }
-        if !self.request_code.is_empty() {
-            plugins.insert(
-                "serverless-pre-function".to_owned(),
-                json!({"phase": "rewrite", "functions": self.request_code}),
-            );
-        }
+        self.code.before_request(&mut plugins);
         if let Some((status, target, appends)) = &self.redirect {
             plugins.insert(
                 "redirect".to_owned(),
@@ -118,14 +149,7 @@ impl Actions {
             return plugins;
         }
         self.response_rewrite(&mut plugins);
-        if !self.response_code.is_empty() {
-            let mut functions: Vec<String> = self.response_code.iter().map(|code| function(code)).collect();
-            functions.extend(self.own_responses.iter().cloned());
-            plugins.insert(
-                "serverless-post-function".to_owned(),
-                json!({"phase": "header_filter", "functions": functions}),
-            );
-        }
+        self.code.after_response(&mut plugins);
         plugins
     }
 

@@ -211,7 +211,7 @@ impl Reader<'_, '_> {
         match relaxed(&it.name).as_str() {
             "secureheaders" => {
                 let code = super::server::secure_headers(it, self.settings);
-                self.actions.response_code.push(code);
+                self.actions.code.response.push(code);
                 return Ok(Outcome::Done);
             }
             "removeresponseheader" => {
@@ -232,13 +232,13 @@ impl Reader<'_, '_> {
                         lua_text(name),
                         lua_text(&value.replace("\\$", "$"))
                     );
-                    self.actions.response_code.push(code);
+                    self.actions.code.response.push(code);
                 } else if !value.contains("${")
                     && (value.contains(':') || value.ends_with('/') || value.is_empty())
                 {
                     // The plugin's form `Name: value` has no place for these.
                     let code = super::code::add(name, &value.replace("\\$", "$"));
-                    self.actions.response_code.push(code);
+                    self.actions.code.response.push(code);
                 } else {
                     self.actions.response.push((name.to_owned(), Change::Add(value)));
                 }
@@ -257,13 +257,13 @@ impl Reader<'_, '_> {
                     _ => "{ values[1] }",
                 };
                 let names: Vec<&str> = required(it, "name")?.split_whitespace().collect();
-                self.actions.response_code.push(super::code::dedupe(&names, pick));
+                self.actions.code.response.push(super::code::dedupe(&names, pick));
             }
             "rewriteresponseheader" => {
                 let regex = pattern::java(required(it, "regexp")?)?;
                 let replacement = it.one("replacement").unwrap_or_default().replace("$\\", "$");
                 let replacement = rewriting::numbered(&replacement, &pattern::groups(&regex))?;
-                self.actions.response_code.push(super::code::rewrite(
+                self.actions.code.response.push(super::code::rewrite(
                     required(it, "name")?,
                     &regex,
                     &replacement,
@@ -278,8 +278,8 @@ impl Reader<'_, '_> {
                         it.one("protocols").or_else(|| it.one("protocolsRegex")).unwrap_or("https?|ftps?"),
                     )?,
                 );
-                self.actions.response_code.push(code);
-                self.actions.request_code.push(super::code::HOST.to_owned());
+                self.actions.code.response.push(code);
+                self.actions.code.request.push(super::code::HOST.to_owned());
             }
         }
         Ok(Outcome::Done)
@@ -299,7 +299,7 @@ impl Reader<'_, '_> {
                 if value.contains("${") {
                     return Err("The replacement of a parameter must be a fixed string.".to_owned());
                 }
-                self.actions.request_code.push(super::code::argument(&name, &value.replace("\\$", "$")));
+                self.actions.code.request.push(super::code::argument(&name, &value.replace("\\$", "$")));
             }
         }
         Ok(Outcome::Done)

@@ -48,14 +48,14 @@ pub(super) fn retry(it: &Definition, actions: &mut Actions) -> Read {
         _ => json!({"base_interval": 0.001, "max_interval": 0.001}),
     };
     let timeout = it.one("timeout").and_then(seconds).filter(|time| *time > 0.0);
-    actions.retry = Some(object(vec![
+    actions.resilience.retry = Some(object(vec![
         ("retry_on", json!(conditions)),
         ("retriable_status_codes", if statuses.is_empty() { Value::Null } else { json!(statuses) }),
         ("methods", json!(methods)),
         ("back_off", back_off),
         ("per_try_timeout", json!(timeout)),
     ]));
-    actions.retries = Some(retries);
+    actions.resilience.retries = Some(retries);
     Ok(match it.one("backoff.firstBackoff") {
         Some(_) => Outcome::Differs(
             "The backoff between attempts is random, up to the backoff of Spring.".to_owned(),
@@ -99,7 +99,7 @@ pub(super) fn breaker(
         Some(_) => json!(number("slow-call-rate-threshold", 100.0)),
         None => Value::Null,
     };
-    actions.breaker = Some(object(vec![
+    actions.resilience.breaker = Some(object(vec![
         ("failure_rate_threshold", json!(number("failure-rate-threshold", 50.0))),
         ("slow_call_rate_threshold", slow_rate),
         ("slow_call_duration_threshold", json!(time("slow-call-duration-threshold"))),
@@ -117,7 +117,7 @@ pub(super) fn breaker(
         .text_at("spring.cloud.circuitbreaker.resilience4j.disable-time-limiter")
         .is_some_and(|text| text == "true");
     if !is_off {
-        actions.time_limit = Some(limit);
+        actions.resilience.time_limit = Some(limit);
     }
     fallback(it, serves, actions, &codes)
 }

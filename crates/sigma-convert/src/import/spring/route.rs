@@ -256,9 +256,9 @@ impl<'t> Translation<'t, '_> {
         let own = own.map(|node| super::server::cors_rules(node, self.settings, "^/"));
         let cors: Vec<super::code::Cors> = own.into_iter().chain(self.common.cors.iter().cloned()).collect();
         if !cors.is_empty() {
-            actions.request_code.insert(0, super::code::cors_request(&cors));
-            actions.response_code.insert(0, super::code::cors_response(&cors));
-            actions.own_responses.push(super::code::PREFLIGHT.to_owned());
+            actions.code.request.insert(0, super::code::cors_request(&cors));
+            actions.code.response.insert(0, super::code::cors_response(&cors));
+            actions.code.own_responses.push(super::code::PREFLIGHT.to_owned());
         }
         let mut plugins = actions.plugins(&id);
         for (name, fields) in &self.common.plugins {
@@ -278,7 +278,7 @@ impl<'t> Translation<'t, '_> {
             seconds(&self.settings.text(node)?)
         };
         let read = time("response-timeout");
-        let read = match actions.time_limit {
+        let read = match actions.resilience.time_limit {
             Some(limit) => Some(read.filter(|read| *read > 0.0).map_or(limit, |read| read.min(limit))),
             None => read,
         };
@@ -288,13 +288,13 @@ impl<'t> Translation<'t, '_> {
             self.tell(route.place, Verdict::NotPossible, text);
         }
         let mut fields = made.fields;
-        if let Some(retries) = actions.retries {
+        if let Some(retries) = actions.resilience.retries {
             fields.insert("retries".to_owned(), retries.into());
         }
-        if let Some(policy) = &actions.retry {
+        if let Some(policy) = &actions.resilience.retry {
             fields.insert("retry_policy".to_owned(), policy.clone());
         }
-        if let Some(breaker) = &actions.breaker {
+        if let Some(breaker) = &actions.resilience.breaker {
             fields.insert("circuit_breaker".to_owned(), breaker.clone());
         }
         self.upstream_id(&uri.name(), Value::Object(fields))

@@ -48,7 +48,7 @@ fn apply_nested(
     depth: usize,
 ) -> Vec<Branch> {
     for name in names {
-        let found = Model::find(&model.middlewares, name, from.provider).cloned();
+        let found = Model::find(&model.http.middlewares, name, from.provider).cloned();
         let Some(middleware) = found.filter(|_| depth <= MAX_CHAINS) else {
             let text = format!(
                 "The middleware `{name}` is not in the files, so its routers are closed; add its file."

@@ -41,20 +41,24 @@ pub(super) struct Model<'a> {
     pub(super) access: &'a dyn Files,
     pub(super) statics: Vec<Located>,
     pub(super) dynamics: Vec<Located>,
-    pub(super) routers: Vec<Named>,
-    pub(super) services: Vec<Named>,
-    pub(super) middlewares: Vec<Named>,
+    pub(super) http: ProtocolElements,
     pub(super) transports: Vec<Named>,
-    pub(super) tcp_routers: Vec<Named>,
-    pub(super) tcp_services: Vec<Named>,
-    pub(super) tcp_middlewares: Vec<Named>,
-    pub(super) udp_routers: Vec<Named>,
-    pub(super) udp_services: Vec<Named>,
+    pub(super) tcp: ProtocolElements,
+    /// Without middlewares: UDP has none.
+    pub(super) udp: ProtocolElements,
     pub(super) tls_options: Vec<Named>,
     /// Certificates: certificate and key files.
     pub(super) certificates: Vec<(SourceLine, String, String)>,
     /// Whether rules have the syntax of Traefik 2.
     pub(super) is_old: bool,
+}
+
+/// The named elements of a protocol.
+#[derive(Default)]
+pub(super) struct ProtocolElements {
+    pub(super) routers: Vec<Named>,
+    pub(super) services: Vec<Named>,
+    pub(super) middlewares: Vec<Named>,
 }
 
 impl<'a> Model<'a> {
@@ -64,15 +68,10 @@ impl<'a> Model<'a> {
             access,
             statics: Vec::new(),
             dynamics: Vec::new(),
-            routers: Vec::new(),
-            services: Vec::new(),
-            middlewares: Vec::new(),
+            http: ProtocolElements::default(),
             transports: Vec::new(),
-            tcp_routers: Vec::new(),
-            tcp_services: Vec::new(),
-            tcp_middlewares: Vec::new(),
-            udp_routers: Vec::new(),
-            udp_services: Vec::new(),
+            tcp: ProtocolElements::default(),
+            udp: ProtocolElements::default(),
             tls_options: Vec::new(),
             certificates: Vec::new(),
             is_old: false,
@@ -82,15 +81,15 @@ impl<'a> Model<'a> {
     /// Takes the elements of a dynamic configuration.
     pub(super) fn dynamic(&mut self, file: u16, provider: &'static str, tree: Tree) {
         let parts: [(&[&str], &mut Vec<Named>); 10] = [
-            (&["http", "routers"], &mut self.routers),
-            (&["http", "services"], &mut self.services),
-            (&["http", "middlewares"], &mut self.middlewares),
+            (&["http", "routers"], &mut self.http.routers),
+            (&["http", "services"], &mut self.http.services),
+            (&["http", "middlewares"], &mut self.http.middlewares),
             (&["http", "serverstransports"], &mut self.transports),
-            (&["tcp", "routers"], &mut self.tcp_routers),
-            (&["tcp", "services"], &mut self.tcp_services),
-            (&["tcp", "middlewares"], &mut self.tcp_middlewares),
-            (&["udp", "routers"], &mut self.udp_routers),
-            (&["udp", "services"], &mut self.udp_services),
+            (&["tcp", "routers"], &mut self.tcp.routers),
+            (&["tcp", "services"], &mut self.tcp.services),
+            (&["tcp", "middlewares"], &mut self.tcp.middlewares),
+            (&["udp", "routers"], &mut self.udp.routers),
+            (&["udp", "services"], &mut self.udp.services),
             (&["tls", "options"], &mut self.tls_options),
         ];
         for (path, list) in parts {

@@ -41,7 +41,7 @@ pub(super) fn convert(
     probes: &mut Vec<Probe>,
 ) {
     let mut routers = Vec::new();
-    for named in model.routers.clone() {
+    for named in model.http.routers.clone() {
         routers.extend(understand(model, named, points));
     }
     choose_tls(model, &mut routers, points);
@@ -354,6 +354,7 @@ fn error_pages(model: &mut Model<'_>, services: &mut Services, added: &Added) ->
 fn unused(model: &mut Model<'_>, added: &Added) {
     let chained = |middleware: &Named| field(&middleware.tree, "chain").is_some();
     let places: Vec<SourceLine> = model
+        .http
         .middlewares
         .iter()
         .filter(|middleware| !added.used.contains(&middleware.place) && !chained(middleware))

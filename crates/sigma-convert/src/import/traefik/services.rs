@@ -75,7 +75,7 @@ impl Services {
                 _ => Service::Own(404, "404 page not found\n"),
             });
         }
-        let Some(service) = Model::find(&model.services, name, provider).cloned() else {
+        let Some(service) = Model::find(&model.http.services, name, provider).cloned() else {
             return Err(format!("the service `{name}` is not in the files"));
         };
         if let Some((_, known)) = self.known.iter().find(|(place, _)| *place == service.place) {
@@ -225,7 +225,7 @@ impl Services {
         for item in field(conf, "mirrors").map(Tree::items).unwrap_or_default() {
             let percent = field(item, "percent").and_then(Tree::integer).unwrap_or(0).clamp(0, 100);
             let name = text(item, "name").unwrap_or_default();
-            let url = Model::find(&model.services, name, service.provider)
+            let url = Model::find(&model.http.services, name, service.provider)
                 .and_then(|mirror| at(&mirror.tree, &["loadbalancer", "servers"]))
                 .and_then(|servers| servers.items().first())
                 .and_then(|server| text(server, "url"))

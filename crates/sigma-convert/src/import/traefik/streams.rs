@@ -22,7 +22,7 @@ struct Selection {
 /// Converts TCP and UDP routers. Entry points with one become listeners of streams.
 pub(super) fn convert(model: &mut Model<'_>, points: &mut [EntryPoint], plan: &mut Plan) {
     let mut ranked: Vec<(i64, Vec<Value>)> = Vec::new();
-    for router in model.tcp_routers.clone() {
+    for router in model.tcp.routers.clone() {
         let priority = field(&router.tree, "priority").and_then(Tree::integer).filter(|it| *it != 0);
         let rule = text(&router.tree, "rule").unwrap_or_default();
         let routes = tcp(model, &router, points).unwrap_or_else(|reason| {
@@ -35,7 +35,7 @@ pub(super) fn convert(model: &mut Model<'_>, points: &mut [EntryPoint], plan: &m
     }
     ranked.sort_by_key(|(priority, _)| std::cmp::Reverse(*priority));
     plan.streams.extend(ranked.into_iter().flat_map(|(_, routes)| routes));
-    for router in model.udp_routers.clone() {
+    for router in model.udp.routers.clone() {
         match udp(model, &router, points) {
             Ok(routes) => plan.streams.extend(routes),
             Err(reason) => model.remarks.gap(router.place, reason),
@@ -61,7 +61,7 @@ fn tcp(model: &mut Model<'_>, router: &Named, points: &mut [EntryPoint]) -> Resu
     let mut selections = Vec::new();
     select(&rule, &mut selections)?;
     let plugins = middlewares(model, router)?;
-    let upstream = upstream(model, router, &model.tcp_services.clone())?;
+    let upstream = upstream(model, router, &model.tcp.services.clone())?;
     let tls = field(&router.tree, "tls");
     let passthrough = tls.is_some_and(|tls| is_true(tls, "passthrough"));
     let kind = if tls.is_some() { "tls" } else { "tcp" };
@@ -84,7 +84,7 @@ fn tcp(model: &mut Model<'_>, router: &Named, points: &mut [EntryPoint]) -> Resu
 fn middlewares(model: &mut Model<'_>, router: &Named) -> Result<Map<String, Value>, String> {
     let mut plugins = Map::new();
     for name in texts(&router.tree, "middlewares") {
-        let found = Model::find(&model.tcp_middlewares, &name, router.provider).cloned();
+        let found = Model::find(&model.tcp.middlewares, &name, router.provider).cloned();
         let middleware = found.ok_or_else(|| format!("The middleware `{name}` is not in the files."))?;
         let list = ["ipallowlist", "ipwhitelist"].iter().find_map(|kind| field(&middleware.tree, kind));
         let Some(list) = list else {
@@ -183,7 +183,7 @@ fn select(rule: &Rule, selections: &mut Vec<Selection>) -> Result<(), String> {
 }
 
 fn udp(model: &mut Model<'_>, router: &Named, points: &mut [EntryPoint]) -> Result<Vec<Value>, String> {
-    let upstream = upstream(model, router, &model.udp_services.clone())?;
+    let upstream = upstream(model, router, &model.udp.services.clone())?;
     let mut upstream = upstream;
     upstream["scheme"] = "udp".into();
     let mut routes = Vec::new();
