@@ -19,25 +19,25 @@ impl Walk<'_> {
         value: &mut Cow<'_, Value>,
         at: &ValuePosition<'_>,
     ) -> Outcome {
-        for (index, id) in node.all_of.iter().enumerate() {
+        for (index, id) in node.combined.all_of.iter().enumerate() {
             self.node(*id, value, &at.same())
                 .map_err(|cause| format!("allOf {} failed: {cause}", index + 1))?;
         }
-        if let Some(choice) = &node.discriminator {
+        if let Some(choice) = &node.combined.discriminator {
             self.discriminator(choice, value, at)?;
         }
-        if let Some(any) = &node.any_of
+        if let Some(any) = &node.combined.any_of
             && !any.branches.iter().any(|id| self.adopt(*id, value, at))
         {
             self.no_branch(&any.branches, &any.failure, value, at)?;
         }
-        if !node.one_of.is_empty() {
-            self.one_of(&node.one_of, value, at)?;
+        if !node.combined.one_of.is_empty() {
+            self.one_of(&node.combined.one_of, value, at)?;
         }
-        if let Some(condition) = &node.condition {
+        if let Some(condition) = &node.combined.condition {
             self.condition(condition, value, at)?;
         }
-        match node.not {
+        match node.combined.not {
             Some(id) if self.attempt(id, value, at).is_some() => {
                 let text = "value wasn't supposed to match schema";
                 let hint = || remedy::of_excluded(self.nodes, id, value);
@@ -131,7 +131,8 @@ impl Walk<'_> {
             return self.fail_as(at, "missing", text, || None, || plain::of_lacking(sets));
         }
         if fitting.len() > 1 && !value.is_object() && !value.is_array() {
-            let source = |id: &NodeId| Some(self.nodes[*id].string.as_ref()?.pattern.as_ref()?.source());
+            let source =
+                |id: &NodeId| Some(self.nodes[*id].rules.string.as_ref()?.pattern.as_ref()?.source());
             let look = || fitting.iter().find_map(|id| plain::look(source(id)?));
             let hint = || look().or_else(|| remedy::of_branches(self.nodes, &fitting, value));
             return self.fail_as(at, "pattern", text, || None, || plain::of_scalar(value, hint()));
@@ -160,7 +161,7 @@ impl Walk<'_> {
     /// Returns the number of members that only other branches have.
     fn foreign(&self, id: NodeId, branches: &[NodeId], value: &Value) -> usize {
         let names = |id: NodeId| {
-            let rules = self.nodes[id].object.iter();
+            let rules = self.nodes[id].rules.object.iter();
             rules.flat_map(|rules| &rules.properties).map(|property| property.name.as_str())
         };
         let has = |id: NodeId, name: &str| names(id).any(|own| own == name);

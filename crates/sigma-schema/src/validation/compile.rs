@@ -7,8 +7,8 @@ use serde_json::{Map, Number, Value};
 use super::Schema;
 use super::dialect::{Anchors, Dialect};
 use super::node::{
-    Additional, AnyOf, ArrayRules, Condition, Contains, Dependency, Items, JsonType, Node, NodeId,
-    NumberRules, ObjectRules, Property, StringRules, Types, Unevaluated,
+    Additional, AnyOf, ArrayRules, Combinators, Condition, Contains, Dependency, Items, JsonType, Node,
+    NodeId, NumberRules, ObjectRules, Property, StringRules, TypeRules, Types, Unevaluated,
 };
 use super::pcre::{InvalidPattern, Pattern};
 
@@ -246,18 +246,22 @@ impl<'a> Compiler<'a> {
             never: false,
             boolean: false,
             types: types(place, said)?,
-            object: self.object(place, said)?.map(Box::new),
-            array: self.array(place, said)?.map(Box::new),
-            string: self.string(place, said)?.map(Box::new),
-            number: numbers(place, said)?.map(Box::new),
+            rules: TypeRules {
+                object: self.object(place, said)?.map(Box::new),
+                array: self.array(place, said)?.map(Box::new),
+                string: self.string(place, said)?.map(Box::new),
+                number: numbers(place, said)?.map(Box::new),
+            },
             enumeration: array(place, said, "enum")?.cloned(),
-            all_of: self.list(place, said, "allOf")?,
-            any_of: self.any_of(place, said)?,
-            one_of: self.list(place, said, "oneOf")?,
-            condition,
-            discriminator: None,
+            combined: Combinators {
+                all_of: self.list(place, said, "allOf")?,
+                any_of: self.any_of(place, said)?,
+                one_of: self.list(place, said, "oneOf")?,
+                condition,
+                discriminator: None,
+                not: self.optional(place, said, "not")?,
+            },
             unevaluated: self.unevaluated(place, said)?,
-            not: self.optional(place, said, "not")?,
             format: self.dialect.format(said.get("format").and_then(Value::as_str)),
             constant: said.get("const").cloned().map(Box::new),
             // Other dialects do not add defaults to values that only pass through.

@@ -17,18 +17,10 @@ pub(super) struct Node {
     /// The schema `true` or `false`, which has no keywords.
     pub(super) boolean: bool,
     pub(super) types: Types,
-    pub(super) object: Option<Box<ObjectRules>>,
-    pub(super) array: Option<Box<ArrayRules>>,
-    pub(super) string: Option<Box<StringRules>>,
-    pub(super) number: Option<Box<NumberRules>>,
+    pub(super) rules: TypeRules,
     pub(super) enumeration: Option<Vec<Value>>,
-    pub(super) all_of: Vec<NodeId>,
-    pub(super) any_of: Option<AnyOf>,
-    pub(super) one_of: Vec<NodeId>,
-    pub(super) condition: Option<Condition>,
-    pub(super) discriminator: Option<Box<Discriminator>>,
+    pub(super) combined: Combinators,
     pub(super) unevaluated: Option<Box<Unevaluated>>,
-    pub(super) not: Option<NodeId>,
     pub(super) format: Option<Format>,
     pub(super) constant: Option<Box<Value>>,
     pub(super) default: Option<Box<Value>>,
@@ -39,6 +31,42 @@ pub(super) struct Node {
 impl Node {
     /// Returns the schemas that apply to the same value as this one.
     pub(super) fn in_place(&self) -> Vec<NodeId> {
+        let mut ids = self.combined.in_place();
+        if let Some(object) = &self.rules.object {
+            let all = object.properties.iter().filter_map(|property| property.dependency.as_ref());
+            for dependency in all.chain(object.dependencies.iter().map(|(_, dependency)| dependency)) {
+                if let Dependency::Schema(id) = dependency {
+                    ids.push(*id);
+                }
+            }
+        }
+        ids
+    }
+}
+
+/// The keywords for values of one type.
+#[derive(Debug, Default)]
+pub(super) struct TypeRules {
+    pub(super) object: Option<Box<ObjectRules>>,
+    pub(super) array: Option<Box<ArrayRules>>,
+    pub(super) string: Option<Box<StringRules>>,
+    pub(super) number: Option<Box<NumberRules>>,
+}
+
+/// The keywords that combine other schemas for the same value.
+#[derive(Debug, Default)]
+pub(super) struct Combinators {
+    pub(super) all_of: Vec<NodeId>,
+    pub(super) any_of: Option<AnyOf>,
+    pub(super) one_of: Vec<NodeId>,
+    pub(super) condition: Option<Condition>,
+    pub(super) discriminator: Option<Box<Discriminator>>,
+    pub(super) not: Option<NodeId>,
+}
+
+impl Combinators {
+    /// Returns the combined schemas.
+    fn in_place(&self) -> Vec<NodeId> {
         let mut ids = self.all_of.clone();
         ids.extend(self.any_of.iter().flat_map(|any| &any.branches));
         ids.extend(&self.one_of);
@@ -48,14 +76,6 @@ impl Node {
             ids.push(condition.test);
             ids.extend(condition.then);
             ids.extend(condition.otherwise);
-        }
-        if let Some(object) = &self.object {
-            let all = object.properties.iter().filter_map(|property| property.dependency.as_ref());
-            for dependency in all.chain(object.dependencies.iter().map(|(_, dependency)| dependency)) {
-                if let Dependency::Schema(id) = dependency {
-                    ids.push(*id);
-                }
-            }
         }
         ids
     }

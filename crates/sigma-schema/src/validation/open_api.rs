@@ -26,7 +26,7 @@ impl<'a> Compiler<'a> {
         let references = ["$ref", "$dynamicRef"].into_iter().filter_map(|name| said.get(name)?.as_str());
         for reference in references {
             let id = self.reference(place, reference)?;
-            node.all_of.push(id);
+            node.combined.all_of.push(id);
         }
         if !is_3_1 && said.get("nullable") == Some(&Value::Bool(true)) {
             node.types = match std::mem::take(&mut node.types) {
@@ -78,8 +78,8 @@ impl<'a> Compiler<'a> {
         let keyword = if said.has("oneOf") { "oneOf" } else { "anyOf" };
         let Some(schemas) = array(place, said, keyword)? else { return Ok(()) };
         let ids = match keyword {
-            "oneOf" => std::mem::take(&mut node.one_of),
-            _ => node.any_of.take().map(|any| any.branches).unwrap_or_default(),
+            "oneOf" => std::mem::take(&mut node.combined.one_of),
+            _ => node.combined.any_of.take().map(|any| any.branches).unwrap_or_default(),
         };
         let mut branches: BTreeMap<String, NodeId> = BTreeMap::new();
         for (schema, id) in schemas.iter().zip(ids) {
@@ -97,7 +97,8 @@ impl<'a> Compiler<'a> {
             };
             branches.insert(name.clone(), id);
         }
-        node.discriminator = Some(Box::new(Discriminator { property: property.to_owned(), branches }));
+        node.combined.discriminator =
+            Some(Box::new(Discriminator { property: property.to_owned(), branches }));
         Ok(())
     }
 }
@@ -109,7 +110,7 @@ fn bound(node: &mut Node, format: Option<&str>) {
         Some("int64") => (i64::MIN.into(), i64::MAX.into()),
         _ => return,
     };
-    let rules = node.number.get_or_insert_with(|| Box::new(NumberRules::default()));
+    let rules = node.rules.number.get_or_insert_with(|| Box::new(NumberRules::default()));
     // A bound that the schema itself has stays.
     rules.min.get_or_insert(min);
     rules.max.get_or_insert(max);

@@ -67,7 +67,7 @@ pub(super) fn of_types(nodes: &[Node], branches: &[NodeId]) -> Option<String> {
 
 /// Returns the remedy where several branches are possible: the missing fields of the closest branches, or a known form.
 pub(super) fn of_branches(nodes: &[Node], branches: &[NodeId], value: &Value) -> Option<String> {
-    let form = |id: &NodeId| of_pattern(nodes[*id].string.as_ref()?.pattern.as_ref()?.source());
+    let form = |id: &NodeId| of_pattern(nodes[*id].rules.string.as_ref()?.pattern.as_ref()?.source());
     let lacking = branches.iter().map(|id| lacking(&nodes[*id], value));
     let lacking: Vec<Vec<&str>> = lacking.filter(|lacking| !lacking.is_empty()).collect();
     let Some(least) = lacking.iter().map(Vec::len).min() else { return branches.iter().find_map(form) };
@@ -97,7 +97,7 @@ pub(super) fn of_several(both: [&str; 2]) -> Option<String> {
 
 /// Returns the fields of a value that must not occur together.
 pub(super) fn excluded<'n>(nodes: &'n [Node], id: NodeId, value: &Value) -> Vec<&'n str> {
-    let branches = nodes[id].any_of.as_ref().map_or(&[][..], |any| &any.branches);
+    let branches = nodes[id].combined.any_of.as_ref().map_or(&[][..], |any| &any.branches);
     let all_there = |id: &&NodeId| required(&nodes[**id]).all(|name| value.get(name).is_some());
     required(&nodes[*branches.iter().find(all_there).unwrap_or(&id)]).collect()
 }
@@ -117,7 +117,7 @@ fn keep_one<'n>(names: impl IntoIterator<Item = &'n str>) -> String {
 }
 
 fn required(node: &Node) -> impl Iterator<Item = &str> {
-    node.object.iter().flat_map(|rules| {
+    node.rules.object.iter().flat_map(|rules| {
         let named = rules.properties.iter().filter(|property| property.required);
         named.map(|property| property.name.as_str()).chain(rules.required.iter().map(String::as_str))
     })

@@ -151,16 +151,17 @@ impl<'s> Search<'s> {
             all.push(part);
             let node = &self.nodes[part.node];
             let mut add = |node, applies| open.push(Part { node, applies: part.applies && applies });
-            node.all_of.iter().for_each(|id| add(*id, true));
-            let branches = node.any_of.iter().flat_map(|any| &any.branches).chain(&node.one_of);
+            node.combined.all_of.iter().for_each(|id| add(*id, true));
+            let branches =
+                node.combined.any_of.iter().flat_map(|any| &any.branches).chain(&node.combined.one_of);
             branches.for_each(|id| add(*id, self.matches(*id, value)));
-            if let Some(condition) = &node.condition {
+            if let Some(condition) = &node.combined.condition {
                 let holds = self.matches(condition.test, value);
                 add(condition.test, holds);
                 condition.then.into_iter().for_each(|id| add(id, holds));
                 condition.otherwise.into_iter().for_each(|id| add(id, !holds));
             }
-            for (name, dependency) in node.object.iter().flat_map(|object| dependencies(object)) {
+            for (name, dependency) in node.rules.object.iter().flat_map(|object| dependencies(object)) {
                 if let Dependency::Schema(id) = dependency {
                     add(*id, value.get(name).is_some());
                 }
@@ -177,7 +178,7 @@ impl<'s> Search<'s> {
         let rules: Vec<(&'s ObjectRules, bool)> = parts
             .iter()
             .filter(|part| takes_objects(&self.nodes[part.node]))
-            .filter_map(|part| Some((self.nodes[part.node].object.as_deref()?, part.applies)))
+            .filter_map(|part| Some((self.nodes[part.node].rules.object.as_deref()?, part.applies)))
             .collect();
         let names = |rules: &ObjectRules| {
             !rules.properties.is_empty() || matches!(rules.additional, Additional::Nothing)
@@ -215,7 +216,7 @@ impl<'s> Search<'s> {
 
     fn of_item(&self, parts: &[Part], index: usize) -> Vec<Part> {
         let item = |part: &Part| {
-            let rules = self.nodes[part.node].array.as_deref()?;
+            let rules = self.nodes[part.node].rules.array.as_deref()?;
             let node = match &rules.items {
                 Items::Anything => None,
                 Items::Each(id) => Some(*id),

@@ -73,10 +73,10 @@ impl Walk<'_> {
             seen.all_properties |= rules.properties.is_some();
             seen.first_items = if rules.items.is_some() { usize::MAX } else { seen.first_items };
         }
-        if let (Some(rules), Value::Object(members)) = (&node.object, value) {
+        if let (Some(rules), Value::Object(members)) = (&node.rules.object, value) {
             self.seen_members(rules, members.keys().map(String::as_str), seen)?;
         }
-        if let (Some(rules), Value::Array(items)) = (&node.array, value) {
+        if let (Some(rules), Value::Array(items)) = (&node.rules.array, value) {
             seen.first_items = seen.first_items.max(match &rules.items {
                 Items::Anything => 0,
                 Items::Each(_) | Items::Tuple(_, Additional::Anything | Additional::Schema(_)) => usize::MAX,
@@ -116,20 +116,20 @@ impl Walk<'_> {
 
     /// The schemas within one that apply to the same value and that it satisfies.
     fn in_force(&self, node: &Node, value: &Value, at: &ValuePosition<'_>) -> Vec<NodeId> {
-        let mut found = node.all_of.clone();
-        let branches = node.any_of.iter().flat_map(|any| &any.branches).chain(&node.one_of);
+        let mut found = node.combined.all_of.clone();
+        let branches = node.combined.any_of.iter().flat_map(|any| &any.branches).chain(&node.combined.one_of);
         found.extend(branches.filter(|id| self.attempt(**id, value, at).is_some()));
-        if let Some(condition) = &node.condition {
+        if let Some(condition) = &node.combined.condition {
             match self.attempt(condition.test, value, at).is_some() {
                 true => found.extend([condition.test].into_iter().chain(condition.then)),
                 false => found.extend(condition.otherwise),
             }
         }
-        if let Some(choice) = &node.discriminator {
+        if let Some(choice) = &node.combined.discriminator {
             let named = member(value, &choice.property).and_then(Value::as_str);
             found.extend(named.and_then(|name| choice.branches.get(name)));
         }
-        if let Some(object) = &node.object {
+        if let Some(object) = &node.rules.object {
             let own = object.properties.iter().filter_map(|p| Some((&p.name, p.dependency.as_ref()?)));
             let other = object.dependencies.iter().map(|(name, dependency)| (name, dependency));
             for (name, dependency) in own.chain(other) {

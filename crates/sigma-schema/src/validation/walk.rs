@@ -177,20 +177,20 @@ impl<'s> Walk<'s> {
             let text = self.wrong_type(&expected, value);
             return self.fail_as(at, "type", text, || remedy::of_null(value), said);
         }
-        if let Some(rules) = &node.object
+        if let Some(rules) = &node.rules.object
             && self.is(JsonType::Object, value)
         {
             self.object(rules, value, at)?;
         }
-        if let Some(rules) = &node.array
+        if let Some(rules) = &node.rules.array
             && self.is(JsonType::Array, value)
         {
             self.array(rules, value, at)?;
         }
-        if let (Some(rules), Value::String(text)) = (&node.string, &**value) {
+        if let (Some(rules), Value::String(text)) = (&node.rules.string, &**value) {
             self.string(rules, text, at)?;
         }
-        if let (Some(rules), Value::Number(number)) = (&node.number, &**value)
+        if let (Some(rules), Value::Number(number)) = (&node.rules.number, &**value)
             && let Err(text) = number::check(rules, number)
         {
             let said = || PlainMessage::new(range::of_range(rules, number), None);
