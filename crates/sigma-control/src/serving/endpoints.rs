@@ -476,7 +476,7 @@ impl EndpointSource for Planning<'_> {
             None => Arc::new(HealthRecords::unchecked(key, endpoints.checkers.states())),
         };
         if let Some(plan) = plan.as_mut().and_then(Arc::get_mut) {
-            let slows_down = plan.active.as_ref().is_some_and(|active| active.no_traffic_interval.is_some());
+            let slows_down = plan.active.as_ref().is_some_and(|active| active.intervals.no_traffic.is_some());
             plan.traffic = slows_down.then(|| Traffic(health.traffic()));
             if plan.outliers.is_some() {
                 health.compare(endpoints.workers);

@@ -308,9 +308,9 @@ impl<'p> Probing<'p> {
 
     async fn run(mut self, cell: &Mutex<Arc<UpstreamCell>>) {
         let state = if self.usable { State::Healthy } else { State::Unhealthy };
-        let Some(interval) = self.active.pause(state, false, 0) else { return };
+        let Some(interval) = self.active.intervals.pause(state, false, 0) else { return };
         // All targets are scanned at least this often: a change of state may change the time of a probe.
-        let longest = self.active.fast_interval.map_or(interval, |fast| fast.min(interval));
+        let longest = self.active.intervals.fast.map_or(interval, |fast| fast.min(interval));
         loop {
             let now = Instant::now();
             let next = self.begin_due(&lock(cell).load().endpoints, now);
@@ -330,9 +330,11 @@ impl<'p> Probing<'p> {
         for endpoint in targets(endpoints, |health| health.standing().state.usable() == self.usable) {
             let record = Arc::as_ptr(&endpoint.health).addr();
             let state = endpoint.health.standing().state;
-            let Some(pause) = self.active.pause(state, is_idle, fastrand::u64(..)) else { continue };
+            let Some(pause) = self.active.intervals.pause(state, is_idle, fastrand::u64(..)) else {
+                continue;
+            };
             // A change of state may make it earlier, jitter alone does not.
-            let longest = self.active.pause(state, is_idle, u64::MAX).unwrap_or(pause);
+            let longest = self.active.intervals.pause(state, is_idle, u64::MAX).unwrap_or(pause);
             let at = self.due.get(&record).map_or(now + pause, |at| (*at).min(now + longest));
             due.insert(record, at);
             if self.busy.contains(&record) {
@@ -371,7 +373,7 @@ impl<'p> Probing<'p> {
             return;
         };
         self.busy.remove(&record);
-        let pause = self.active.pause(standing.state, self.is_idle(began), fastrand::u64(..));
+        let pause = self.active.intervals.pause(standing.state, self.is_idle(began), fastrand::u64(..));
         if let Some(pause) = pause.filter(|_| self.due.contains_key(&record)) {
             self.due.insert(record, began + pause);
         }
@@ -379,7 +381,7 @@ impl<'p> Probing<'p> {
 
     /// Returns true after so long without requests that probes may be rare.
     fn is_idle(&mut self, now: Instant) -> bool {
-        let (Some(traffic), Some(pause)) = (&self.plan.traffic, self.active.no_traffic_interval) else {
+        let (Some(traffic), Some(pause)) = (&self.plan.traffic, self.active.intervals.no_traffic) else {
             return false;
         };
         if self.usable && traffic.take() {
@@ -438,8 +440,8 @@ mod tests {
         let mut plan = Plan::compile(&checks, None, None).expect("valid");
         let active = plan.active.as_mut().expect("active checks");
         active.timeout = Duration::from_millis(200);
-        active.healthy_interval = Some(Duration::from_millis(10));
-        active.unhealthy_interval = Some(Duration::from_millis(10));
+        active.intervals.healthy = Some(Duration::from_millis(10));
+        active.intervals.unhealthy = Some(Duration::from_millis(10));
         plan
     }
 
@@ -531,8 +533,8 @@ mod tests {
         let mut probed = plan(CheckType::Tcp);
         // No probe finds out within the test.
         if let Some(active) = &mut probed.active {
-            active.healthy_interval = None;
-            active.unhealthy_interval = Some(Duration::from_secs(3600));
+            active.intervals.healthy = None;
+            active.intervals.unhealthy = Some(Duration::from_secs(3600));
         }
         let (probed, mut checkers) = (Arc::new(probed), Checkers::default());
         let nodes = [("u".to_owned(), vec![node(1), node(2), node(3)]), ("gone".to_owned(), vec![node(4)])];

@@ -117,22 +117,29 @@ pub struct Active {
     pub host: Option<String>,
     /// The Host header of all nodes (`pass_host: rewrite`).
     pub rewrite_host: Option<String>,
-    /// The time between probes of usable targets; None: not probed.
-    pub healthy_interval: Option<Duration>,
-    /// The time between probes of unusable targets; None: not probed.
-    pub unhealthy_interval: Option<Duration>,
-    /// The time between probes of targets whose state is about to change; None: as in their state.
-    pub fast_interval: Option<Duration>,
-    /// The time between probes of usable targets without requests; None: as with requests.
-    pub no_traffic_interval: Option<Duration>,
-    /// The largest random addition to a time, in percent.
-    pub jitter_percent: u8,
+    /// The times between probes.
+    pub intervals: ProbeIntervals,
     /// Statuses that are a success.
     pub healthy: StatusSet,
     /// Statuses that are a failure.
     pub unhealthy: StatusSet,
     /// The limits at which the state changes.
     pub limits: Limits,
+}
+
+/// The times between the probes of a target.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProbeIntervals {
+    /// For usable targets; None: not probed.
+    pub healthy: Option<Duration>,
+    /// For unusable targets; None: not probed.
+    pub unhealthy: Option<Duration>,
+    /// For targets whose state is about to change; None: as in their state.
+    pub fast: Option<Duration>,
+    /// For usable targets without requests; None: as with requests.
+    pub no_traffic: Option<Duration>,
+    /// The largest random addition to a time, in percent.
+    pub jitter_percent: u8,
 }
 
 /// Compiled passive checks.
@@ -156,17 +163,27 @@ impl Passive {
     }
 }
 
-impl Active {
+impl ProbeIntervals {
+    fn compile(section: &checks::Active) -> Result<ProbeIntervals, PlanError> {
+        let seconds = |n: u32| (n > 0).then(|| Duration::from_secs(u64::from(n)));
+        let fast = section.fast_interval.map(|fast| time(fast, "/active/fast_interval"));
+        Ok(ProbeIntervals {
+            healthy: seconds(section.healthy().interval),
+            unhealthy: seconds(section.unhealthy().interval),
+            fast: fast.transpose()?,
+            no_traffic: section.no_traffic_interval.and_then(seconds),
+            jitter_percent: section.interval_jitter_percent,
+        })
+    }
+
     /// Returns the time until the next probe of a target that was just probed; None if it is not probed. `random` are
     /// 64 random bits.
     pub fn pause(&self, state: State, is_idle: bool, random: u64) -> Option<Duration> {
         let (usual, turns) = match state {
-            State::Healthy | State::MostlyHealthy => (self.healthy_interval?, state == State::MostlyHealthy),
-            State::Unhealthy | State::MostlyUnhealthy => {
-                (self.unhealthy_interval?, state == State::MostlyUnhealthy)
-            }
+            State::Healthy | State::MostlyHealthy => (self.healthy?, state == State::MostlyHealthy),
+            State::Unhealthy | State::MostlyUnhealthy => (self.unhealthy?, state == State::MostlyUnhealthy),
         };
-        let pause = match (self.fast_interval, self.no_traffic_interval) {
+        let pause = match (self.fast, self.no_traffic) {
             (Some(fast), _) if turns => fast,
             (_, Some(slow)) if is_idle && state == State::Healthy => slow,
             _ => usual,
@@ -174,7 +191,9 @@ impl Active {
         let part = f64::from(self.jitter_percent) / 100.0 * (random as f64 / u64::MAX as f64);
         Some(pause.mul_f64(1.0 + part))
     }
+}
 
+impl Active {
     /// Returns the event for a probe's status; None without one. 0 means a response without a status.
     pub fn judge(&self, status: u16) -> Option<Event> {
         if status == 0 { Some(Event::HttpFailure) } else { judge(&self.healthy, &self.unhealthy, status) }
@@ -254,7 +273,7 @@ impl Plan {
     /// an interval send no probe; only failed connections and timeouts of requests count then.
     pub fn judges(&self) -> bool {
         let probes =
-            |active: &Active| active.healthy_interval.is_some() || active.unhealthy_interval.is_some();
+            |active: &Active| active.intervals.healthy.is_some() || active.intervals.unhealthy.is_some();
         let has_section =
             |passive: Passive| passive.by_connection_only || passive.unhealthy != StatusSet::default();
         self.active.as_ref().is_none_or(probes)
@@ -265,7 +284,7 @@ impl Plan {
 
     /// Returns true if probes can find that an unusable target is healthy again.
     pub fn probes_unusable(&self) -> bool {
-        self.active.as_ref().is_some_and(|active| active.unhealthy_interval.is_some())
+        self.active.as_ref().is_some_and(|active| active.intervals.unhealthy.is_some())
     }
 
     /// Compiles `checks`.
@@ -337,7 +356,6 @@ fn active(
     tls: Option<&ClientTls>,
 ) -> Result<Active, PlanError> {
     let (healthy, unhealthy) = (section.healthy(), section.unhealthy());
-    let seconds = |n: u32| (n > 0).then(|| Duration::from_secs(u64::from(n)));
     Ok(Active {
         probe: probe(section)?,
         tls: probe_tls(section, tls)?,
@@ -347,14 +365,7 @@ fn active(
         port: section.port,
         host: section.host.clone(),
         rewrite_host: rewrite_host.map(str::to_owned),
-        healthy_interval: seconds(healthy.interval),
-        unhealthy_interval: seconds(unhealthy.interval),
-        fast_interval: section
-            .fast_interval
-            .map(|time| self::time(time, "/active/fast_interval"))
-            .transpose()?,
-        no_traffic_interval: section.no_traffic_interval.and_then(seconds),
-        jitter_percent: section.interval_jitter_percent,
+        intervals: ProbeIntervals::compile(section)?,
         healthy: healthy.http_statuses.iter().copied().collect(),
         unhealthy: unhealthy.http_statuses.iter().copied().collect(),
         limits: Limits {
@@ -517,9 +528,9 @@ mod tests {
             (active.fast_interval, active.no_traffic_interval) = (Some(1.0), Some(60));
             active.interval_jitter_percent = 50;
         });
-        let active = plan.expect("valid").active.expect("active");
+        let intervals = plan.expect("valid").active.expect("active").intervals;
         let check = |state, is_idle, random, seconds: f64| {
-            let pause = active.pause(state, is_idle, random).expect("probed").as_secs_f64();
+            let pause = intervals.pause(state, is_idle, random).expect("probed").as_secs_f64();
             assert!((pause - seconds).abs() < 0.001, "{state:?} {is_idle}: {pause}");
         };
         check(State::Healthy, false, 0, 10.0);
@@ -528,9 +539,9 @@ mod tests {
         check(State::Unhealthy, true, 0, 5.0);
         check(State::MostlyUnhealthy, false, 0, 1.0);
         check(State::Healthy, false, u64::MAX, 15.0);
-        let never = Active { unhealthy_interval: None, ..active.clone() };
+        let never = ProbeIntervals { unhealthy: None, ..intervals.clone() };
         assert_eq!(never.pause(State::MostlyUnhealthy, false, 0), None);
-        let plain = Active { fast_interval: None, no_traffic_interval: None, jitter_percent: 0, ..active };
+        let plain = ProbeIntervals { fast: None, no_traffic: None, jitter_percent: 0, ..intervals };
         assert_eq!(plain.pause(State::MostlyHealthy, true, u64::MAX), Some(second * 10));
     }
 }
