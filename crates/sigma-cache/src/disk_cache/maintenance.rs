@@ -168,7 +168,7 @@ impl DiskCache {
 
     /// Returns true if this process has written it: it is in the table, or purged.
     fn is_of_now(&self, found: ScannedFile) -> bool {
-        let names = self.names.get().copied().unwrap_or_default();
+        let names = self.names.prefix();
         found.id.0 >> 64 == u128::from(names)
     }
 

@@ -109,13 +109,57 @@ pub struct DiskCache {
     doomed: Mutex<Doomed>,
     /// Bytes that wait to be written.
     pending: AtomicU64,
-    /// The prefix of this process's file names, and their number.
-    names: OnceLock<u64>,
-    named: AtomicU64,
-    /// The end of the pause of writes, and of reads.
-    writing_rests: AtomicU64,
-    reading_rests: AtomicU64,
+    names: FileNames,
+    pauses: DiskPauses,
     counts: Counts,
+}
+
+/// The names of the files of this process.
+#[derive(Debug, Default)]
+struct FileNames {
+    /// Unset until the folder is open.
+    prefix: OnceLock<u64>,
+    /// The number of names so far.
+    count: AtomicU64,
+}
+
+impl FileNames {
+    fn prefix(&self) -> u64 {
+        self.prefix.get().copied().unwrap_or_default()
+    }
+
+    /// Returns a unique name.
+    fn next(&self) -> FileId {
+        let number = self.count.fetch_add(1, Ordering::Relaxed);
+        // An odd factor maps each number to another one, whose last digits choose the folder.
+        let spread = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_right(32);
+        FileId(u128::from(self.prefix()) << 64 | u128::from(spread))
+    }
+}
+
+/// The pauses after errors of a disk: the second in which each ends.
+#[derive(Debug, Default)]
+struct DiskPauses {
+    writing: AtomicU64,
+    reading: AtomicU64,
+}
+
+impl DiskPauses {
+    fn allow_writing(&self, now: u64) -> bool {
+        self.writing.load(Ordering::Relaxed) <= now
+    }
+
+    fn allow_reading(&self, now: u64) -> bool {
+        self.reading.load(Ordering::Relaxed) <= now
+    }
+
+    fn pause_writing(&self, now: u64) {
+        self.writing.store(now + WRITING_RESTS_S, Ordering::Relaxed);
+    }
+
+    fn pause_reading(&self, now: u64) {
+        self.reading.store(now + READING_RESTS_S, Ordering::Relaxed);
+    }
 }
 
 impl DiskCache {
@@ -132,10 +176,8 @@ impl DiskCache {
             is_scanning: AtomicBool::new(true),
             doomed: Mutex::default(),
             pending: AtomicU64::new(0),
-            names: OnceLock::new(),
-            named: AtomicU64::new(0),
-            writing_rests: AtomicU64::new(0),
-            reading_rests: AtomicU64::new(0),
+            names: FileNames::default(),
+            pauses: DiskPauses::default(),
             counts: Counts::default(),
         })
     }
@@ -144,7 +186,7 @@ impl DiskCache {
     /// files. Old responses that match `orders` are removed. A disk cache that was closed stays closed.
     pub fn open(&self, disk: Arc<dyn Disk>, names: u64, orders: &[Purge]) {
         orders.iter().for_each(|order| self.distrust(order));
-        let _ = self.names.set(names);
+        let _ = self.names.prefix.set(names);
         let mut own = held(&self.disk);
         if !self.is_left() {
             *own = Some(disk);
@@ -216,20 +258,12 @@ impl DiskCache {
 
     /// Returns true if writing is possible now.
     fn takes(&self, now: u64) -> bool {
-        self.is_open() && self.writing_rests.load(Ordering::Relaxed) <= now
+        self.is_open() && self.pauses.allow_writing(now)
     }
 
     fn find(&self, key: &[u8], request: &Headers, now: u64) -> Option<Arc<Entry>> {
-        let may_read = self.is_open() && self.reading_rests.load(Ordering::Relaxed) <= now;
+        let may_read = self.is_open() && self.pauses.allow_reading(now);
         may_read.then(|| self.index.find(key, request)).flatten()
-    }
-
-    /// Returns a unique file name.
-    fn name(&self) -> FileId {
-        let number = self.named.fetch_add(1, Ordering::Relaxed);
-        // An odd factor maps each number to another one, whose last digits choose the folder.
-        let spread = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_right(32);
-        FileId(u128::from(self.names.get().copied().unwrap_or_default()) << 64 | u128::from(spread))
     }
 
     /// Returns the folder, for a caller that may wait for it.

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use sigma_http::Headers;
 use tokio::sync::oneshot;
@@ -10,7 +9,7 @@ use tokio::sync::oneshot;
 use super::entry::Entry;
 use super::format::{Layout, Read, block_bytes, decode};
 use super::port::{Disk, FileId, OpenFile, Trouble};
-use super::{Counts, DiskCache, READING_RESTS_S};
+use super::{Counts, DiskCache};
 use crate::body::{Blocks, Body, PIECE_BYTES, Piece, Reading};
 use crate::stored::Stored;
 
@@ -98,7 +97,7 @@ impl DiskCache {
 
     /// Pauses reads for a while: the disk is too slow.
     pub(crate) fn rest_reading(&self, now: u64) {
-        self.reading_rests.store(now + READING_RESTS_S, Ordering::Relaxed);
+        self.pauses.pause_reading(now);
         self.fail(Trouble::Slow, None);
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use super::entry::Entry;
 use super::format::{Layout, encode};
 use super::port::{Disk, OpenFile, ScannedFile, Trouble};
-use super::{Counts, DiskCache, PENDING_MAX, WRITING_RESTS_S, held};
+use super::{Counts, DiskCache, PENDING_MAX, held};
 use crate::body::{Body, PIECE_BYTES, Piece};
 use crate::stored::Stored;
 
@@ -44,7 +44,7 @@ impl DiskCache {
             self.forget_replaced(key, stored);
             return None;
         }
-        let entry = Arc::new(Entry::new(self.name(), Arc::clone(key), stored, 0, now));
+        let entry = Arc::new(Entry::new(self.names.next(), Arc::clone(key), stored, 0, now));
         let gone = self.index.begin(&entry);
         self.doom(gone, None);
         Some(entry)
@@ -170,7 +170,7 @@ impl DiskCache {
         let Err(why) = written else { return };
         self.index.give_up(draft);
         if let Unwritten::Failed(error) = &why {
-            self.writing_rests.store(now + WRITING_RESTS_S, Ordering::Relaxed);
+            self.pauses.pause_writing(now);
             self.fail(Trouble::Write, Some(error));
         }
         if let Some(disk) = self.disk() {
@@ -199,7 +199,7 @@ impl DiskCache {
                     // There is no room for the new head. The response is written again when it is fetched next.
                     Ok(false) => disk_cache.lose(&entry),
                     Err(error) => {
-                        disk_cache.writing_rests.store(now + WRITING_RESTS_S, Ordering::Relaxed);
+                        disk_cache.pauses.pause_writing(now);
                         disk_cache.fail(Trouble::Write, Some(&error));
                     }
                 }
@@ -222,7 +222,7 @@ impl DiskCache {
         now: u64,
     ) -> Option<Stream> {
         self.outdate(key);
-        let id = self.takes(now).then(|| self.name())?;
+        let id = self.takes(now).then(|| self.names.next())?;
         let layout = Layout::of(id, encode(key, stored, 0).len())?;
         let entry = Arc::new(Entry::new(id, Arc::clone(key), stored, 0, now));
         // The old response stays until this one is complete.
