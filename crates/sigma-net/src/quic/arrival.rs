@@ -43,13 +43,13 @@ impl Endpoint {
     pub async fn next(&self) -> Option<Arrival> {
         poll_fn(|cx| {
             let mut core = self.driver.core.borrow_mut();
-            if let Some(incoming) = core.arrivals.pop_front() {
+            if let Some(incoming) = core.clients.arrivals.pop_front() {
                 return Poll::Ready(Some(Arrival::new(self.clone(), incoming)));
             }
-            if core.is_closing {
+            if core.clients.is_closing {
                 return Poll::Ready(None);
             }
-            register(&mut core.acceptor, cx);
+            register(&mut core.clients.acceptor, cx);
             Poll::Pending
         })
         .await

@@ -107,7 +107,7 @@ impl Connection {
             return Poll::Ready(Err(lost));
         }
         let Some(id) = inner.machine.streams().accept(dir) else {
-            register(&mut inner.accept[place(dir)], cx);
+            register(&mut inner.wakers.accept[place(dir)], cx);
             return Poll::Pending;
         };
         inner.accepted[place(dir)] = id.index() + 1;
@@ -155,7 +155,7 @@ impl Connection {
             return Poll::Ready(Err(lost));
         }
         let Some(id) = inner.machine.streams().open(dir) else {
-            let open = &mut inner.open[place(dir)];
+            let open = &mut inner.wakers.open[place(dir)];
             if !open.iter().any(|waker| waker.will_wake(cx.waker())) {
                 open.push(cx.waker().clone());
             }
@@ -189,7 +189,7 @@ impl Connection {
         if let Some(datagram) = inner.machine.datagrams().recv() {
             return Poll::Ready(Ok(datagram));
         }
-        register(&mut inner.datagram, cx);
+        register(&mut inner.wakers.datagram, cx);
         Poll::Pending
     }
 
@@ -217,7 +217,7 @@ impl Connection {
         if let Some(lost) = inner.lost {
             return Poll::Ready(lost);
         }
-        register(&mut inner.closed, cx);
+        register(&mut inner.wakers.closed, cx);
         Poll::Pending
     }
 

@@ -64,17 +64,11 @@ pub(super) struct Core {
     /// By their handles, which are small numbers.
     connections: Vec<Option<Rc<Shared>>>,
     timeouts: BTreeSet<(Instant, usize)>,
-    /// Clients before their admission.
-    pub(super) arrivals: VecDeque<quinn_proto::Incoming>,
-    pub(super) acceptor: Option<Waker>,
-    /// New clients are refused.
-    pub(super) is_closing: bool,
+    pub(super) clients: ArrivalQueue,
     /// A datagram that the socket had no room for.
     unsent: Option<(Transmit, Vec<u8>)>,
     out: Vec<u8>,
-    pub(super) retry_above: u32,
-    pub(super) half_open_max: u32,
-    controls_per_second: u32,
+    pub(super) bounds: EndpointBounds,
     /// Tasks of connections that have ended while datagrams were handled.
     woken: Vec<Waker>,
     left_ids: LeftIds,
@@ -83,6 +77,36 @@ pub(super) struct Core {
     sleep: Option<Pin<Box<Sleep>>>,
     /// Another process reads the socket, and forwards the packets of this one.
     forwarded: Option<Forwarded>,
+}
+
+/// The clients before their admission.
+#[derive(Default)]
+pub(super) struct ArrivalQueue {
+    pub(super) arrivals: VecDeque<quinn_proto::Incoming>,
+    /// The task that admits them.
+    pub(super) acceptor: Option<Waker>,
+    /// New clients are refused.
+    pub(super) is_closing: bool,
+}
+
+impl ArrivalQueue {
+    /// Adds a client, and wakes the task that admits it.
+    fn push(&mut self, incoming: quinn_proto::Incoming) {
+        self.arrivals.push_back(incoming);
+        if let Some(acceptor) = self.acceptor.take() {
+            acceptor.wake();
+        }
+    }
+}
+
+/// The bounds of an endpoint against floods.
+pub(super) struct EndpointBounds {
+    /// Handshakes under way from which on clients have to prove their address.
+    pub(super) retry_above: u32,
+    /// The largest number of handshakes under way.
+    pub(super) half_open_max: u32,
+    /// Control frames of a connection.
+    controls_per_second: u32,
 }
 
 /// Finds the owners of packets.
@@ -149,14 +173,14 @@ impl Driver {
                 endpoint,
                 connections: Vec::new(),
                 timeouts: BTreeSet::new(),
-                arrivals: VecDeque::new(),
-                acceptor: None,
-                is_closing: false,
+                clients: ArrivalQueue::default(),
                 unsent: None,
                 out: Vec::new(),
-                retry_above: limits.retry_above,
-                half_open_max: limits.half_open,
-                controls_per_second: limits.controls_per_second,
+                bounds: EndpointBounds {
+                    retry_above: limits.retry_above,
+                    half_open_max: limits.half_open,
+                    controls_per_second: limits.controls_per_second,
+                },
                 woken: Vec::new(),
                 left_ids: LeftIds::default(),
                 keys: Rc::new(routing),
@@ -181,7 +205,9 @@ impl Driver {
             wakers.append(&mut core.woken);
             match received {
                 Err(error) => Poll::Ready(Err(error)),
-                Ok(_) if core.is_closing && core.endpoint.open_connections() == 0 => Poll::Ready(Ok(())),
+                Ok(_) if core.clients.is_closing && core.endpoint.open_connections() == 0 => {
+                    Poll::Ready(Ok(()))
+                }
                 Ok(more) => {
                     if more || !self.queue.list.borrow().is_empty() {
                         cx.waker().wake_by_ref();
@@ -254,7 +280,7 @@ impl Core {
 
     /// Leaves the socket to the next process, which forwards the packets of this one.
     pub(super) fn hand_over(&mut self) -> std::io::Result<()> {
-        self.is_closing = true;
+        self.clients.is_closing = true;
         let addr = self.keys.addr.ok_or(std::io::ErrorKind::AddrNotAvailable)?;
         self.forwarded = Some(Forwarded::open(&self.keys.keys, self.keys.place, addr)?);
         Ok(())
@@ -308,13 +334,15 @@ impl Core {
     /// Ends a connection whose peer has sent too many frames without data.
     fn check_flood(&mut self, driver: &Driver, now: Instant, shared: &Shared, stats: &ConnectionStats) {
         let mut inner = shared.inner.borrow_mut();
-        if inner.lost.is_some() || !shared.flood.borrow_mut().exceeds(stats, now, self.controls_per_second) {
+        if inner.lost.is_some()
+            || !shared.flood.borrow_mut().exceeds(stats, now, self.bounds.controls_per_second)
+        {
             return;
         }
         EndpointCounts::change(&driver.counts, |counts| counts.floods += 1);
         tracing::info!(
             peer = %inner.machine.remote_address(),
-            most = self.controls_per_second,
+            most = self.bounds.controls_per_second,
             "closed a QUIC connection: too many frames without data (http3.control_frames_per_second)"
         );
         inner.machine.close(now, code(flood::CODE), Bytes::from_static(flood::REASON.as_bytes()));
@@ -324,24 +352,22 @@ impl Core {
     /// Takes a new client, unless there are too many.
     fn arrive(&mut self, driver: &Driver, incoming: quinn_proto::Incoming, out: &mut Vec<u8>) {
         out.clear();
-        let half_open = driver.half_open.get() + u32::try_from(self.arrivals.len()).unwrap_or(u32::MAX);
-        if self.is_closing {
+        let half_open =
+            driver.half_open.get() + u32::try_from(self.clients.arrivals.len()).unwrap_or(u32::MAX);
+        if self.clients.is_closing {
             let transmit = self.endpoint.refuse(incoming, out);
             self.respond(driver, &transmit, out);
-        } else if half_open >= self.retry_above && incoming.may_retry() {
+        } else if half_open >= self.bounds.retry_above && incoming.may_retry() {
             EndpointCounts::change(&driver.counts, |counts| counts.retried += 1);
             // It may retry, as just checked.
             if let Ok(transmit) = self.endpoint.retry(incoming, out) {
                 self.respond(driver, &transmit, out);
             }
-        } else if half_open >= self.half_open_max || self.arrivals.len() >= ARRIVALS_MAX {
+        } else if half_open >= self.bounds.half_open_max || self.clients.arrivals.len() >= ARRIVALS_MAX {
             EndpointCounts::change(&driver.counts, |counts| counts.ignored += 1);
             self.endpoint.ignore(incoming);
         } else {
-            self.arrivals.push_back(incoming);
-            if let Some(acceptor) = self.acceptor.take() {
-                acceptor.wake();
-            }
+            self.clients.push(incoming);
         }
     }
 

@@ -127,8 +127,8 @@ impl Endpoint {
     pub fn close(&self) {
         let acceptor = {
             let mut core = self.driver.core.borrow_mut();
-            core.is_closing = true;
-            core.acceptor.take()
+            core.clients.is_closing = true;
+            core.clients.acceptor.take()
         };
         acceptor.into_iter().for_each(Waker::wake);
         self.driver.queue.wake();

@@ -98,8 +98,15 @@ pub(super) struct Inner {
     pub(super) early: Option<Arc<EarlyHandshake>>,
     /// The handshake, while it counts as half-open.
     pub(super) half_open: Option<HalfOpen>,
+    pub(super) wakers: EventWakers,
+}
+
+/// The tasks that wait for events of a connection.
+#[derive(Default)]
+pub(super) struct EventWakers {
+    /// For new streams of the peer, by direction.
     pub(super) accept: [Option<Waker>; 2],
-    /// Several tasks may wait to open streams.
+    /// For room to open streams, by direction: several tasks may wait.
     pub(super) open: [Vec<Waker>; 2],
     pub(super) closed: Option<Waker>,
     pub(super) datagram: Option<Waker>,
@@ -174,11 +181,7 @@ impl Inner {
             is_established: false,
             early: None,
             half_open,
-            accept: [None, None],
-            open: [Vec::new(), Vec::new()],
-            closed: None,
-            datagram: None,
-            shaken: None,
+            wakers: EventWakers::default(),
         }
     }
 
@@ -193,16 +196,16 @@ impl Inner {
                     if let Some(early) = self.early.take() {
                         early.complete();
                     }
-                    wakers.extend(self.shaken.take());
+                    wakers.extend(self.wakers.shaken.take());
                 }
                 // Early data may be accepted now.
-                Event::HandshakeDataReady => wakers.extend(self.shaken.take()),
+                Event::HandshakeDataReady => wakers.extend(self.wakers.shaken.take()),
                 Event::ConnectionLost { reason } => self.lose(ConnectionLost::of(&reason), wakers),
                 Event::Stream(event) => {
                     is_writable |= matches!(event, StreamEvent::Writable { .. });
                     self.take_stream_event(event, wakers);
                 }
-                Event::DatagramReceived => wakers.extend(self.datagram.take()),
+                Event::DatagramReceived => wakers.extend(self.wakers.datagram.take()),
                 // The oldest ones are dropped, so none waits for room.
                 Event::DatagramsUnblocked => {}
             }
@@ -214,8 +217,8 @@ impl Inner {
 
     fn take_stream_event(&mut self, event: StreamEvent, wakers: &mut Vec<Waker>) {
         match event {
-            StreamEvent::Opened { dir } => wakers.extend(self.accept[place(dir)].take()),
-            StreamEvent::Available { dir } => wakers.append(&mut self.open[place(dir)]),
+            StreamEvent::Opened { dir } => wakers.extend(self.wakers.accept[place(dir)].take()),
+            StreamEvent::Available { dir } => wakers.append(&mut self.wakers.open[place(dir)]),
             StreamEvent::Readable { id } => {
                 wakers.extend(self.streams.get_mut(&id).and_then(|stream| stream.read.take()));
             }
@@ -269,9 +272,9 @@ impl Inner {
     pub(super) fn lose(&mut self, lost: ConnectionLost, wakers: &mut Vec<Waker>) {
         self.lost.get_or_insert(lost);
         self.half_open = None;
-        wakers.extend(self.accept.iter_mut().filter_map(Option::take));
-        self.open.iter_mut().for_each(|open| wakers.append(open));
-        let all = [&mut self.closed, &mut self.shaken, &mut self.datagram];
+        wakers.extend(self.wakers.accept.iter_mut().filter_map(Option::take));
+        self.wakers.open.iter_mut().for_each(|open| wakers.append(open));
+        let all = [&mut self.wakers.closed, &mut self.wakers.shaken, &mut self.wakers.datagram];
         wakers.extend(all.into_iter().filter_map(Option::take));
         for stream in self.streams.values_mut() {
             let all = [&mut stream.read, &mut stream.write, &mut stream.stop];
@@ -406,7 +409,7 @@ impl Shared {
             inner.half_open = None;
             return Poll::Ready(Ok(()));
         }
-        register(&mut inner.shaken, cx);
+        register(&mut inner.wakers.shaken, cx);
         Poll::Pending
     }
 

@@ -48,14 +48,7 @@ pub(super) struct Connection {
     socket: Option<OwnedFd>,
     pub(super) slot: u32,
     pub(super) generation: u32,
-    pub(super) incoming: Incoming,
-    pub(super) received: Received,
-    /// The socket may have bytes that the kernel has not reported.
-    pub(super) unread: bool,
-    /// The input is large.
-    pub(super) bulk: bool,
-    pub(super) end: Option<End>,
-    pub(super) reader: Option<Waker>,
+    pub(super) input: SocketInput,
     pub(super) outgoing: Outgoing,
     /// Written bytes; those after `sent` are not sent. They do not move while the kernel sends them.
     pub(super) out: Vec<u8>,
@@ -67,6 +60,30 @@ pub(super) struct Connection {
     pub(super) left: bool,
 }
 
+/// The input of a connection.
+#[derive(Debug)]
+pub(super) struct SocketInput {
+    pub(super) operation: Incoming,
+    pub(super) received: Received,
+    /// The socket may have bytes that the kernel has not reported.
+    pub(super) unread: bool,
+    /// The input is large.
+    pub(super) bulk: bool,
+    pub(super) end: Option<End>,
+    pub(super) reader: Option<Waker>,
+}
+
+impl SocketInput {
+    const EMPTY: SocketInput = SocketInput {
+        operation: Incoming::Idle,
+        received: Received::EMPTY,
+        unread: false,
+        bulk: false,
+        end: None,
+        reader: None,
+    };
+}
+
 impl Connection {
     /// Returns an empty slot.
     pub(super) fn vacant(slot: u32) -> Connection {
@@ -74,12 +91,7 @@ impl Connection {
             socket: None,
             slot,
             generation: 0,
-            incoming: Incoming::Idle,
-            received: Received::EMPTY,
-            unread: false,
-            bulk: false,
-            end: None,
-            reader: None,
+            input: SocketInput::EMPTY,
             outgoing: Outgoing::Idle,
             out: Vec::new(),
             sent: 0,
@@ -112,7 +124,7 @@ impl Connection {
 
     /// Returns the input operation, if there is one that can be cancelled.
     pub(super) fn incoming_token(&self) -> Option<Token> {
-        match self.incoming {
+        match self.input.operation {
             Incoming::Receiving => Some(self.token(Op::Receive)),
             Incoming::Watched => Some(self.token(Op::Readable)),
             Incoming::Idle | Incoming::Stopping => None,
@@ -121,11 +133,11 @@ impl Connection {
 
     /// Returns true if the kernel has no operation of this connection, and none is queued.
     pub(super) fn is_at_rest(&self) -> bool {
-        self.incoming == Incoming::Idle && self.outgoing == Outgoing::Idle
+        self.input.operation == Incoming::Idle && self.outgoing == Outgoing::Idle
     }
 
     pub(super) fn wake_reader(&mut self) {
-        if let Some(waker) = self.reader.take() {
+        if let Some(waker) = self.input.reader.take() {
             waker.wake();
         }
     }

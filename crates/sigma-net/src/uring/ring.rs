@@ -96,30 +96,30 @@ impl Ring {
     /// Reads into `to`, which has room.
     pub(super) fn read(&mut self, slot: u32, cx: &Context<'_>, to: &mut [u8]) -> Poll<io::Result<usize>> {
         let connection = &mut self.connections[slot as usize];
-        if !connection.received.is_empty() {
-            return Poll::Ready(Ok(self.buffers.read(&mut connection.received, to)));
+        if !connection.input.received.is_empty() {
+            return Poll::Ready(Ok(self.buffers.read(&mut connection.input.received, to)));
         }
-        match connection.end {
+        match connection.input.end {
             Some(End::Closed) => return Poll::Ready(Ok(0)),
             Some(End::Error(errno)) => return Poll::Ready(Err(failure(errno))),
             None => {}
         }
-        register(&mut connection.reader, cx);
-        if connection.incoming != Incoming::Idle {
+        register(&mut connection.input.reader, cx);
+        if connection.input.operation != Incoming::Idle {
             return Poll::Pending;
         }
-        if connection.unread
+        if connection.input.unread
             && let Some(read) = read_now(connection, to)
         {
             return Poll::Ready(read);
         }
         let Some(socket) = connection.socket() else { return Poll::Ready(Err(vacancy())) };
-        if connection.bulk {
+        if connection.input.bulk {
             self.kernel.poll(socket, connection.token(Op::Readable));
-            connection.incoming = Incoming::Watched;
+            connection.input.operation = Incoming::Watched;
         } else {
             self.kernel.receive(socket, connection.token(Op::Receive));
-            connection.incoming = Incoming::Receiving;
+            connection.input.operation = Incoming::Receiving;
         }
         self.wake_driver();
         Poll::Pending
@@ -175,39 +175,39 @@ impl Ring {
         pass: impl FnOnce(BorrowedFd<'_>) -> io::Result<usize>,
     ) -> Poll<io::Result<usize>> {
         let connection = &mut self.connections[slot as usize];
-        if !connection.received.is_empty() {
-            let written = write(self.buffers.first(&connection.received));
+        if !connection.input.received.is_empty() {
+            let written = write(self.buffers.first(&connection.input.received));
             if let Ok(n) = written {
-                self.buffers.advance(&mut connection.received, n);
+                self.buffers.advance(&mut connection.input.received, n);
             }
             return Poll::Ready(written);
         }
-        match connection.end {
+        match connection.input.end {
             Some(End::Closed) => return Poll::Ready(Ok(0)),
             Some(End::Error(errno)) => return Poll::Ready(Err(failure(errno))),
             None => {}
         }
-        register(&mut connection.reader, cx);
-        match connection.incoming {
+        register(&mut connection.input.reader, cx);
+        match connection.input.operation {
             Incoming::Idle => {}
             Incoming::Receiving => {
                 self.kernel.cancel(connection.token(Op::Receive));
-                connection.incoming = Incoming::Stopping;
+                connection.input.operation = Incoming::Stopping;
                 self.wake_driver();
                 return Poll::Pending;
             }
             Incoming::Watched | Incoming::Stopping => return Poll::Pending,
         }
         let Some(socket) = connection.socket() else { return Poll::Ready(Err(vacancy())) };
-        if connection.unread {
+        if connection.input.unread {
             match pass(socket) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 passed => return Poll::Ready(passed),
             }
         }
         self.kernel.poll(socket, connection.token(Op::Readable));
-        (connection.unread, connection.bulk) = (false, true);
-        connection.incoming = Incoming::Watched;
+        (connection.input.unread, connection.input.bulk) = (false, true);
+        connection.input.operation = Incoming::Watched;
         self.wake_driver();
         Poll::Pending
     }
@@ -280,8 +280,8 @@ impl Ring {
     pub(super) fn leave(&mut self, slot: u32) {
         let connection = &mut self.connections[slot as usize];
         connection.left = true;
-        (connection.reader, connection.writer) = (None, None);
-        self.buffers.clear(&mut connection.received);
+        (connection.input.reader, connection.writer) = (None, None);
+        self.buffers.clear(&mut connection.input.received);
         if let Some(token) = connection.incoming_token() {
             self.kernel.cancel(token);
         }
@@ -409,8 +409,8 @@ impl Ring {
         match token.op {
             Op::Receive => self.has_received(token.slot, completion),
             Op::Readable => {
-                connection.incoming = Incoming::Idle;
-                connection.unread = true;
+                connection.input.operation = Incoming::Idle;
+                connection.input.unread = true;
                 connection.wake_reader();
             }
             Op::Writable => {
@@ -428,35 +428,39 @@ impl Ring {
 
     fn has_received(&mut self, slot: u32, completion: Completion) {
         let connection = &mut self.connections[slot as usize];
-        let was_stopping = connection.incoming == Incoming::Stopping;
+        let was_stopping = connection.input.operation == Incoming::Stopping;
         if !completion.more {
-            connection.incoming = Incoming::Idle;
+            connection.input.operation = Incoming::Idle;
         }
         if let Some(buffer) = completion.buffer {
             match u32::try_from(completion.result) {
                 Ok(length) if length > 0 && !connection.left => {
-                    self.buffers.add(&mut connection.received, buffer, length);
+                    self.buffers.add(&mut connection.input.received, buffer, length);
                 }
                 _ => self.buffers.give_back(buffer),
             }
         }
         match completion.result {
             1.. => {
-                if connection.received.buffers() >= MOST_HELD && connection.incoming == Incoming::Receiving {
+                if connection.input.received.buffers() >= MOST_HELD
+                    && connection.input.operation == Incoming::Receiving
+                {
                     self.kernel.cancel(connection.token(Op::Receive));
-                    connection.incoming = Incoming::Stopping;
+                    connection.input.operation = Incoming::Stopping;
                 }
             }
-            0 => connection.end = Some(End::Closed),
+            0 => connection.input.end = Some(End::Closed),
             error => match Errno::from_raw_os_error(-error) {
                 // Large data, or no buffer is left in the group: the reader reads the rest itself.
-                Errno::CANCELED | Errno::NOBUFS => (connection.unread, connection.bulk) = (true, true),
-                Errno::INTR | Errno::AGAIN => connection.unread = true,
-                errno => connection.end = Some(End::Error(errno.raw_os_error())),
+                Errno::CANCELED | Errno::NOBUFS => {
+                    (connection.input.unread, connection.input.bulk) = (true, true)
+                }
+                Errno::INTR | Errno::AGAIN => connection.input.unread = true,
+                errno => connection.input.end = Some(End::Error(errno.raw_os_error())),
             },
         }
         if was_stopping && !completion.more {
-            (connection.unread, connection.bulk) = (true, true);
+            (connection.input.unread, connection.input.bulk) = (true, true);
         }
         connection.wake_reader();
     }
@@ -520,17 +524,17 @@ fn read_now(connection: &mut Connection, to: &mut [u8]) -> Option<io::Result<usi
         }
     };
     match read {
-        Ok(0) => connection.end = Some(End::Closed),
+        Ok(0) => connection.input.end = Some(End::Closed),
         Ok(n) if n < room => {
-            connection.unread = false;
-            connection.bulk = n > MOST_QUEUED;
+            connection.input.unread = false;
+            connection.input.bulk = n > MOST_QUEUED;
         }
         Ok(_) => {}
         Err(Errno::AGAIN) => {
-            connection.unread = false;
+            connection.input.unread = false;
             return None;
         }
-        Err(errno) => connection.end = Some(End::Error(errno.raw_os_error())),
+        Err(errno) => connection.input.end = Some(End::Error(errno.raw_os_error())),
     }
     Some(read.map_err(io::Error::from))
 }
