@@ -443,7 +443,7 @@ pub(crate) fn refuse_streamed(session: &Rc<RefCell<Session>>, ctx: &mut Context)
 pub(crate) fn note_done(session: &mut Session, direction: Direction) {
     match direction {
         Direction::Request => session.request.is_done = true,
-        Direction::Response => session.is_response_done = true,
+        Direction::Response => session.response.is_done = true,
     }
     session.close_if_done();
 }

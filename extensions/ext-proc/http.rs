@@ -65,7 +65,7 @@ pub(crate) fn response(
     if !config.processing_mode.response().headers || session.borrow().is_over() {
         return ResponseStep::Next;
     }
-    session.borrow_mut().is_response_done = true;
+    session.borrow_mut().response.is_done = true;
     let headers = of_response(ctx, config.forward_rules.as_ref());
     let attributes = values(&config.response_attributes, ctx, env);
     let message = message("response_headers", headers, !ctx.has_response_body, attributes);

@@ -53,7 +53,7 @@ fn end_head(session: &Shared, ctx: &Context) -> ResponseStep {
     let mut session = session.borrow_mut();
     let modes = session.mode.response();
     let has_parts = modes.body != BodyMode::None || modes.trailers;
-    session.is_response_done |= !ctx.has_response_body || !has_parts;
+    session.response.is_done |= !ctx.has_response_body || !has_parts;
     session.close_if_done();
     ResponseStep::Next
 }
@@ -82,11 +82,11 @@ pub(crate) fn apply_headers(
     applied.map_err(|got| leave(session, *got))?;
     if common.status == CONTINUE_AND_REPLACE {
         let mut session = session.borrow_mut();
-        session.is_response_done = true;
+        session.response.is_done = true;
         // A response without a body, such as one to HEAD, gets none.
         if ctx.has_response_body {
             change_head(&mut ctx.response.headers);
-            session.replaced = Some(mutated(common.body_mutation, Vec::new()).unwrap_or_default());
+            session.response.body = Some(mutated(common.body_mutation, Vec::new()).unwrap_or_default());
         }
     }
     Ok(())
@@ -95,12 +95,12 @@ pub(crate) fn apply_headers(
 /// Returns the filter of the body, if the processor gets or replaces it.
 pub(crate) fn filter(session: &Shared, ctx: &Context) -> Option<Box<dyn BodyFilter>> {
     let mut borrowed = session.borrow_mut();
-    if let Some(body) = borrowed.replaced.take() {
+    if let Some(body) = borrowed.response.body.take() {
         return Some(Box::new(Replaced::new(body)));
     }
     // A response of the processor may wait although the session has ended.
     let is_over = borrowed.is_over() && !borrowed.expects_answer(Direction::Response);
-    if is_over || borrowed.is_response_done || !ctx.has_response_body {
+    if is_over || borrowed.response.is_done || !ctx.has_response_body {
         return None;
     }
     let modes = borrowed.mode.response();

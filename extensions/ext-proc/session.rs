@@ -123,6 +123,17 @@ pub(crate) struct RequestProgress {
     pub(crate) is_done: bool,
 }
 
+/// The changes of the processor to the body of the response.
+#[derive(Default)]
+pub(crate) struct ReplacedResponse {
+    /// The body of a response that the processor streams.
+    streamed: StreamedReply,
+    /// The body that replaces the one of the response.
+    pub(crate) body: Option<Vec<u8>>,
+    /// Nothing more of the response is sent.
+    pub(crate) is_done: bool,
+}
+
 /// The session of one exchange.
 pub(crate) struct Session {
     pub(crate) config: Arc<Config>,
@@ -141,12 +152,7 @@ pub(crate) struct Session {
     extensions: u32,
     claims: Rc<Claims>,
     pub(crate) request: RequestProgress,
-    /// The body of a response that the processor streams.
-    streamed: StreamedReply,
-    /// The body that replaces the one of the response.
-    pub(crate) replaced: Option<Vec<u8>>,
-    /// Nothing more of the response is sent.
-    pub(crate) is_response_done: bool,
+    pub(crate) response: ReplacedResponse,
 }
 
 impl Session {
@@ -169,9 +175,7 @@ impl Session {
             extensions: 0,
             claims: Rc::default(),
             request: RequestProgress::default(),
-            streamed: StreamedReply::default(),
-            replaced: None,
-            is_response_done: false,
+            response: ReplacedResponse::default(),
         }
     }
 
@@ -307,8 +311,8 @@ impl Session {
             self.writing = Some(direction);
         }
         while self.sides.iter().all(|side| side.inbox_bytes < WAITING_BYTES)
-            && self.streamed.bytes < WAITING_BYTES
-            && self.streamed.end.is_none()
+            && self.response.streamed.bytes < WAITING_BYTES
+            && self.response.streamed.end.is_none()
             && let Some(stream) = &mut self.stream
         {
             let is_streamed = matches!(self.fate, Some(Fate::Stream(_)));
@@ -484,7 +488,7 @@ impl Session {
 
     /// Ends the session if nothing more is sent in either direction.
     pub(crate) fn close_if_done(&mut self) {
-        if self.request.is_done && self.is_response_done {
+        if self.request.is_done && self.response.is_done {
             self.close();
         }
     }

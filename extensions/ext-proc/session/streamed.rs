@@ -34,7 +34,7 @@ impl Session {
         task: &mut task::Context<'_>,
     ) -> Poll<Result<Option<Vec<u8>>, &'static str>> {
         self.advance(task);
-        let streamed = &mut self.streamed;
+        let streamed = &mut self.response.streamed;
         if let Some(piece) = streamed.pieces.pop_front() {
             streamed.bytes -= piece.len();
             // The clock runs while the gateway waits.
@@ -61,16 +61,16 @@ impl Session {
         match message.response {
             Some(StreamedPart::Headers(headers)) if !is_begun => self.begin_streamed(&headers),
             Some(StreamedPart::Body(piece)) if is_begun => {
-                self.streamed.bytes += piece.body.len();
+                self.response.streamed.bytes += piece.body.len();
                 if !piece.body.is_empty() {
-                    self.streamed.pieces.push_back(piece.body);
+                    self.response.streamed.pieces.push_back(piece.body);
                 }
                 if piece.end_of_stream {
-                    self.streamed.end = Some(Ok(()));
+                    self.response.streamed.end = Some(Ok(()));
                 }
             }
             // The client gets no trailers of such a response.
-            Some(StreamedPart::Trailers(_)) if is_begun => self.streamed.end = Some(Ok(())),
+            Some(StreamedPart::Trailers(_)) if is_begun => self.response.streamed.end = Some(Ok(())),
             _ if is_begun => self.break_streamed("the processor's streamed response is out of order"),
             _ => self.fail(Failure::Broken, "the processor's streamed response does not begin with headers"),
         }
@@ -98,7 +98,7 @@ impl Session {
     /// Cuts a response off that the processor streams.
     pub(crate) fn break_streamed(&mut self, reason: &'static str) {
         self.tally.count(Event::Failure);
-        self.streamed.end.get_or_insert(Err(reason));
+        self.response.streamed.end.get_or_insert(Err(reason));
         self.stream = None;
     }
 }
