@@ -309,14 +309,14 @@ fn to_node(question: &ExplainedRequest, explained: &Explained) -> Value {
     if explained.upstream.is_none() || explained.unavailable.is_some() {
         return Value::Null;
     }
-    let path = explained.rewritten.clone().unwrap_or_else(|| question.target.clone());
+    let path = explained.sent.rewritten.clone().unwrap_or_else(|| question.target.clone());
     let path = Masks::default().link(&path).into_owned();
-    let method = explained.method.as_ref().unwrap_or(&question.method);
+    let method = explained.sent.method.as_ref().unwrap_or(&question.method);
     let mut headers = Map::new();
-    if let Some(host) = &explained.host {
+    if let Some(host) = &explained.sent.host {
         headers.insert("Host".to_owned(), host.as_str().into());
     }
-    for (name, value) in &explained.forwarded {
+    for (name, value) in &explained.sent.forwarded {
         headers.insert((*name).to_owned(), value.as_str().into());
     }
     let mut told = HashSet::new();

@@ -161,7 +161,7 @@ impl<'a> Attempts<'a> {
         match picked {
             Some(index) => {
                 let picked = Picked::new(&balancer, index);
-                if self.upstream.affinity.is_some()
+                if self.upstream.selection.affinity.is_some()
                     && let Some(choice) = &mut self.choice
                 {
                     choice.given = balancer.token_of(picked.id());
@@ -281,7 +281,7 @@ impl<'a> Attempts<'a> {
     /// attempt.
     pub(crate) fn pick_second(&self, first: &Endpoint) -> Option<Picked> {
         // Only the node of a session can respond for it.
-        if self.upstream.affinity.is_some() {
+        if self.upstream.selection.affinity.is_some() {
             return None;
         }
         let mut tried = self.tried.clone();
@@ -323,7 +323,7 @@ impl<'a> Attempts<'a> {
     /// Sends the client the node of its session, unless the client names it itself, or learns from the response which
     /// session is on its node.
     pub(crate) fn tell_session(&self, answer: &mut Headers) {
-        if let Some(affinity) = &self.upstream.affinity
+        if let Some(affinity) = &self.upstream.selection.affinity
             && let Some(choice) = &self.choice
             && let Some(token) = choice.given
         {
@@ -334,7 +334,7 @@ impl<'a> Attempts<'a> {
 
     /// Records that a node has taken a session: later sessions of the client go there, if the rules say so.
     pub(crate) fn keep_session(&self) {
-        if let Some(affinity) = &self.upstream.affinity
+        if let Some(affinity) = &self.upstream.selection.affinity
             && let Some(choice) = &self.choice
             && let Some(token) = choice.given
         {
@@ -427,10 +427,10 @@ impl<'a> Attempts<'a> {
 
     fn has_retries(&self) -> bool {
         let nodes = || self.upstream_state.balancer.borrow().endpoints().endpoints.len();
-        let retries = self.upstream.retries.map_or_else(|| nodes().saturating_sub(1), |n| n as usize);
-        let late = self.upstream.retry_timeout_ms > 0
+        let retries = self.upstream.retry.retries.map_or_else(|| nodes().saturating_sub(1), |n| n as usize);
+        let late = self.upstream.retry.timeout_ms > 0
             && u64::from((deadline::now_ms() as u32).wrapping_sub(self.began_ms))
-                > self.upstream.retry_timeout_ms;
+                > self.upstream.retry.timeout_ms;
         (self.retries.get() as usize) < retries && !late
     }
 

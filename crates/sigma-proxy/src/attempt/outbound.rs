@@ -148,7 +148,7 @@ impl OutboundCall<'_> {
         decision: &mut Decision,
     ) -> Result<ServiceResponse, Fault> {
         let own = Origin::new(Peer::Unix, None, 0, &self.worker.clock.borrow());
-        let connect_ms = upstream.timeouts.connect_ms;
+        let connect_ms = upstream.transport.timeouts.connect_ms;
         let demands = Demands { connect_ms, link_ms, ..Demands::of(head, upstream, own, None) };
         let target = target::target(&self.view.snapshot, upstream, node, &demands);
         let exchange = async |connection: &mut Connection| self.exchange(connection, head).await;

@@ -119,7 +119,7 @@ pub(crate) fn target<'t>(
         linked: None,
     };
     let burst_ms = u64::from(snapshot.settings.timeouts.upstream_burst_ms);
-    Target { endpoint, dial, limits: PoolLimits { burst_ms, ..upstream.pool } }
+    Target { endpoint, dial, limits: PoolLimits { burst_ms, ..upstream.transport.pool } }
 }
 
 /// Returns true if a node can be asked over TLS for the host of `authority`.

@@ -251,7 +251,9 @@ impl Building<'_, '_> {
             Err(problem) => return self.fail(placed(problem)),
         };
         let zone = self.task.config.settings.zone.as_deref();
-        if let Some(same) = known.filter(|known| known.is_of(config, zone) && same_tls(&known.tls, &tls)) {
+        if let Some(same) =
+            known.filter(|known| known.is_of(config, zone) && same_tls(&known.transport.tls, &tls))
+        {
             return self.upstreams.push(Arc::clone(same));
         }
         match Upstream::compile(&key, config, tls, zone, self.task.sources.endpoints) {
@@ -272,7 +274,7 @@ impl Building<'_, '_> {
         let client = client
             .map_err(|reason| Problem::new(format!("{key}.tls.client_cert_id"), "reference", reason))?;
         let settings = &self.task.config.settings;
-        let before = known.and_then(|known| known.tls.as_ref());
+        let before = known.and_then(|known| known.transport.tls.as_ref());
         NodeTls::compile(config, client.as_ref(), settings, before, &mut self.task.sources)
             .map_err(|reason| Problem::new(format!("{key}.tls"), "tls", reason))
     }

@@ -83,7 +83,7 @@ impl Exchange<'_, '_> {
     /// Returns true if another member may serve the request after this fault.
     fn may_go_on(&self, fault: Fault) -> bool {
         let is_unanswered = self.scratch.ctx.record.status == 0;
-        is_unanswered && (has_no_node_left(fault) || self.scratch.may_repeat)
+        is_unanswered && (has_no_node_left(fault) || self.scratch.attempt.may_repeat)
     }
 }
 

@@ -11,19 +11,25 @@ impl Exchange<'_, '_> {
         if let Some(destinations) = &upstream.destinations {
             return Some(Box::new(Choice::destined(destinations.of(self.down.origin()))));
         }
-        if upstream.affinity.is_none() && upstream.hash_key.is_none() && upstream.criteria.is_none() {
+        if upstream.selection.affinity.is_none()
+            && upstream.selection.hash_key.is_none()
+            && upstream.selection.criteria.is_none()
+        {
             return None;
         }
-        let affinity = upstream.affinity.as_deref();
-        let asks_variables = upstream.hash_key.is_some()
-            || upstream.criteria.is_some()
+        let affinity = upstream.selection.affinity.as_deref();
+        let asks_variables = upstream.selection.hash_key.is_some()
+            || upstream.selection.criteria.is_some()
             || affinity.is_some_and(|affinity| affinity.asks_variables());
         if asks_variables && !self.stage.is_guided() {
             self.scratch.ctx.client = client(&self.down, &self.view, self.scratch.told);
         }
         let session = affinity.map(|affinity| affinity.session(&self.scratch.ctx)).unwrap_or_default();
         let request = &self.scratch.ctx;
-        let key = upstream.key_of(request, || request.remote_addr().into_bytes()).map(Vec::into_boxed_slice);
-        Some(Box::new(Choice::new(key, session, upstream.subset_of(request))))
+        let key = upstream
+            .selection
+            .key_of(request, || request.remote_addr().into_bytes())
+            .map(Vec::into_boxed_slice);
+        Some(Box::new(Choice::new(key, session, upstream.selection.subset_of(request))))
     }
 }

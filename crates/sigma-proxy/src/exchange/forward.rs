@@ -43,13 +43,14 @@ impl Exchange<'_, '_> {
         let Some(upstream) = snapshot.upstream(number) else {
             return Err(Fault::new(FaultKind::NoUpstream, "the route's upstream does not exist"));
         };
-        (self.scratch.blames_node, self.scratch.verdict, self.scratch.may_repeat) = (false, None, false);
+        (self.scratch.attempt.blames_node, self.scratch.attempt.verdict, self.scratch.attempt.may_repeat) =
+            (false, None, false);
         let choice = self.choice(upstream);
         self.choose_upgrade(route, upstream)?;
         self.prepare_request(snapshot);
-        let timeouts = route.timeouts().unwrap_or(&upstream.timeouts);
+        let timeouts = route.timeouts().unwrap_or(&upstream.transport.timeouts);
         self.check_host(upstream)?;
-        let retry = route.retry_policy().or(upstream.retry_policy.as_deref());
+        let retry = route.retry_policy().or(upstream.retry.policy.as_deref());
         let is_call = grpc::is_call(&self.scratch.ctx.request);
         let time = self.time_left(route, upstream, is_call)?;
         let rare = time.map(|time| Box::new(Rare { time: Some(time), timeouts: None }));
@@ -76,31 +77,31 @@ impl Exchange<'_, '_> {
                 node = other;
             }
             match result {
-                Ok(Ended::Declined) => plan.attempts.declined(&node, self.scratch.verdict),
+                Ok(Ended::Declined) => plan.attempts.declined(&node, self.scratch.attempt.verdict),
                 Ok(Ended::Replaced(own)) => {
-                    plan.attempts.answered(&node, self.scratch.verdict);
+                    plan.attempts.answered(&node, self.scratch.attempt.verdict);
                     break (own, true);
                 }
                 Ok(Ended::Instead(own)) => {
-                    plan.attempts.answered(&node, self.scratch.verdict);
+                    plan.attempts.answered(&node, self.scratch.attempt.verdict);
                     break (own, false);
                 }
                 Ok(ended) => {
                     // The status after plugins' changes counts; a call has no other status than its code.
                     let status = self.scratch.ctx.record.status;
-                    let counted = if state.is_call { self.scratch.verdict } else { Some(status) };
+                    let counted = if state.is_call { self.scratch.attempt.verdict } else { Some(status) };
                     plan.attempts.answered(&node, counted);
                     if let Ended::Left(remainder) = ended {
-                        self.scratch.remainder = Some(remainder);
+                        self.scratch.response.remainder = Some(remainder);
                     }
                     return Ok(());
                 }
                 Err(fault) => {
-                    self.scratch.failed_node = Some(target::node_addr(&node.addr));
-                    self.scratch.blames_node = is_to_blame(fault, state.request_sent);
+                    self.scratch.attempt.failed_node = Some(target::node_addr(&node.addr));
+                    self.scratch.attempt.blames_node = is_to_blame(fault, state.request_sent);
                     let failure = self.failure(fault, &state);
                     if !plan.attempts.failed(&node, &failure) {
-                        self.scratch.may_repeat = plan.attempts.may_repeat_elsewhere(&failure);
+                        self.scratch.attempt.may_repeat = plan.attempts.may_repeat_elsewhere(&failure);
                         return Err(fault);
                     }
                 }
@@ -153,7 +154,7 @@ impl Exchange<'_, '_> {
         if upstream.over_tls().is_none() || host.is_none_or(target::can_be_named) {
             return Ok(());
         }
-        Err(match upstream.pass_host {
+        Err(match upstream.host.pass {
             PassHost::Pass => Fault::new(FaultKind::BadRequest, "the host is not a valid TLS server name"),
             _ => Fault::new(FaultKind::NoUpstream, "the upstream's host is not a valid TLS server name"),
         })
@@ -206,10 +207,11 @@ impl Exchange<'_, '_> {
     ) -> Result<Ended, Fault> {
         let in_flight = plan.attempts.begin(node);
         // A clock is read only if it is needed: for the access log, and for balancing by latency.
-        let timed = self.scratch.ctx.record.started.is_some() || plan.upstream().balancing.needs_latency();
+        let timed =
+            self.scratch.ctx.record.started.is_some() || plan.upstream().selection.balancing.needs_latency();
         let began = timed.then(|| self.scratch.ctx.record.now());
         self.note_attempt(node, began);
-        (state.request_sent, self.scratch.verdict) = (true, None);
+        (state.request_sent, self.scratch.attempt.verdict) = (true, None);
         // Only plugins read it.
         state.may_follow = self.stage.is_guided() && plan.attempts.may_follow();
         let result = match plan.time() {
@@ -289,7 +291,7 @@ impl Exchange<'_, '_> {
             }
             // An await within a match would keep the matched value alive.
             let conversed = self.converse(plan, &mut connection, state).await;
-            if let Some(value) = self.scratch.alternative.take() {
+            if let Some(value) = self.scratch.response.alternative.take() {
                 connection.announce(&target(), &value, deadline::now_ms());
             }
             let fault = match conversed {
@@ -366,7 +368,7 @@ impl Exchange<'_, '_> {
         let ctx = &mut self.scratch.ctx;
         match &ctx.host {
             // APISIX: the upstream's Host setting precedes the plugins'.
-            Some(host) if plan.upstream().pass_host == PassHost::Pass => {
+            Some(host) if plan.upstream().host.pass == PassHost::Pass => {
                 ctx.request.headers.set(HeaderId::Host, host);
             }
             _ => headers::set_host(&mut ctx.request, plan.upstream(), node),
@@ -398,7 +400,7 @@ impl Exchange<'_, '_> {
         if let Some(dubbo) = &self.scratch.ctx.dubbo {
             return Ok(Some(Box::new(Terms::Dubbo(dubbo.call.clone()))));
         }
-        let Some(fastcgi) = &upstream.fastcgi else { return Ok(None) };
+        let Some(fastcgi) = &upstream.transport.fastcgi else { return Ok(None) };
         if !self.stage.is_guided() {
             self.scratch.ctx.client = client(&self.down, &self.view, self.scratch.told);
         }
@@ -427,9 +429,8 @@ impl Exchange<'_, '_> {
         let settings = &plan.view.snapshot.settings;
         self.scratch.ctx.record.hides_reason = self.hides_reason();
         let has_body = self.scratch.has_body();
-        let Scratch {
-            ref mut ctx, ref mut body, upgrade: ref asked, ref mut turn, ref mut alternative, ..
-        } = *self.scratch;
+        let Scratch { ref mut ctx, ref mut body, upgrade: ref asked, ref mut turn, ref mut response, .. } =
+            *self.scratch;
         let method = ctx.request.method;
         body.rewind(ctx);
         let timeouts = plan.timeouts();
@@ -459,8 +460,8 @@ impl Exchange<'_, '_> {
         upgrade::check_agreement(head, asked)?;
         transfer.down.check_answer(head)?;
         ctx.record.answered(head.status);
-        *alternative = plan.upstream().announced_alternative(&head.headers);
-        self.scratch.verdict = plan.verdict(state.is_call, head);
+        response.alternative = plan.upstream().announced_alternative(&head.headers);
+        self.scratch.attempt.verdict = plan.verdict(state.is_call, head);
         plan.attempts.tell_session(&mut head.headers);
         if head.status == 101 {
             let in_force = self.stage.in_force(self.worker, plan.view);
@@ -536,7 +537,7 @@ impl Exchange<'_, '_> {
     ) -> Result<Ended, Fault> {
         let ctx = &mut self.scratch.ctx;
         let reply = delivery.refusal(ctx).ok_or(fault)?;
-        self.scratch.is_refused = true;
+        self.scratch.response.is_refused = true;
         // The rest of the body would be read as the next response.
         state.request_sent &= delivery.has_all();
         Ok(self.instead(reply, plan))
@@ -557,8 +558,8 @@ impl Exchange<'_, '_> {
 
     /// Handles the end of a node's response at the client, with the status code of a call.
     fn end_answer(&mut self, plan: &Plan<'_>, code: Option<grpc::Code>, state: &State<'_>) -> Ended {
-        if state.is_call && self.scratch.verdict == Some(200) {
-            self.scratch.verdict = plan.verdict_at_end(code);
+        if state.is_call && self.scratch.attempt.verdict == Some(200) {
+            self.scratch.attempt.verdict = plan.verdict_at_end(code);
         }
         if state.request_sent {
             return Ended::Whole;

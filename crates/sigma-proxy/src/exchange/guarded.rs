@@ -68,8 +68,8 @@ impl Exchange<'_, '_> {
         }
         let result = self.forward(view, route, number).await;
         let record = &self.scratch.ctx.record;
-        let seen = match (result, self.scratch.verdict) {
-            (Err(_), _) if self.scratch.blames_node => GuardOutcome::Failure,
+        let seen = match (result, self.scratch.attempt.verdict) {
+            (Err(_), _) if self.scratch.attempt.blames_node => GuardOutcome::Failure,
             (Ok(()), Some(status)) => {
                 let latency_ms = record.attempts.last().and_then(Attempt::waited_ms);
                 GuardOutcome::Answer { status, latency_ms }

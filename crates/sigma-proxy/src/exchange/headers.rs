@@ -74,9 +74,9 @@ fn forwarded_for(headers: &mut Headers, peer: &[u8], keep_chain: bool, value: &m
 
 /// Returns the Host for every node; None if each has its own.
 pub(super) fn host_for_all<'h>(ctx: &'h Context, upstream: &'h Upstream) -> Option<&'h [u8]> {
-    match upstream.pass_host {
+    match upstream.host.pass {
         PassHost::Node => None,
-        PassHost::Rewrite => Some(upstream.upstream_host.as_bytes()),
+        PassHost::Rewrite => Some(upstream.host.rewritten.as_bytes()),
         PassHost::Pass => {
             let authority = Some(ctx.request.authority()).filter(|host| !host.is_empty());
             ctx.host.as_deref().or(authority)
@@ -87,9 +87,9 @@ pub(super) fn host_for_all<'h>(ctx: &'h Context, upstream: &'h Upstream) -> Opti
 /// Sets Host for one node (APISIX: `pass_host`).
 pub(super) fn set_host(head: &mut RequestHead, upstream: &Upstream, node: &Endpoint) {
     let node_host = &node.host_header;
-    match upstream.pass_host {
+    match upstream.host.pass {
         PassHost::Node => head.headers.set(HeaderId::Host, node_host.as_bytes()),
-        PassHost::Rewrite => head.headers.set(HeaderId::Host, upstream.upstream_host.as_bytes()),
+        PassHost::Rewrite => head.headers.set(HeaderId::Host, upstream.host.rewritten.as_bytes()),
         PassHost::Pass => {
             // The authority of an absolute target overrides the field (RFC 9112 §3.2.2).
             if let Some(authority) = head.target_authority().map(<[u8]>::to_vec) {

@@ -209,7 +209,7 @@ impl Exchange<'_, '_> {
         state.begin_session(&node);
         let ended = self.converse(plan, &mut connection, state).await;
         // Another exchange of the node announces it again.
-        self.scratch.alternative = None;
+        self.scratch.response.alternative = None;
         in_flight.end(Outcome { latency_ms: None, now_ms: deadline::now_ms() });
         let ended = match ended {
             Ok(ended @ (Ended::Whole | Ended::Left(_))) => {

@@ -85,31 +85,43 @@ pub(crate) struct Scratch {
     value: Vec<u8>,
     /// The protocol that the connection to a node changes to; empty for none.
     upgrade: Vec<u8>,
-    /// The last attempt failed because of its node.
-    blames_node: bool,
-    /// The last attempt failed, and the request may be sent again.
-    may_repeat: bool,
+    attempt: LastAttempt,
     /// The framing of the request body, once it is ready to be sent.
     framing: Option<BodyLength>,
     /// The time spent on upstreams that did not respond.
     spent_ms: u64,
-    /// The status that the response of the last attempt counts as. None if it says nothing about its node.
-    verdict: Option<u16>,
     /// The facts about the response that the cache needs; boxed, as few exchanges have any.
     turn: Option<Box<cache::Turn>>,
     /// No route can be found without the request body.
     asks_body: bool,
-    /// A filter has rejected the body of a response.
-    is_refused: bool,
     /// The client's address as the proxies in front tell it.
     told: Option<ForwardedAddress>,
-    /// The node of the last attempt that failed.
+    response: NodeResponse,
+}
+
+/// The result of the last attempt.
+#[derive(Debug, Default)]
+struct LastAttempt {
+    /// It failed because of its node.
+    blames_node: bool,
+    /// It failed, and the request may be sent again.
+    may_repeat: bool,
+    /// The status that its response counts as. None if it says nothing about its node.
+    verdict: Option<u16>,
+    /// Its node, if it failed.
     failed_node: Option<NodeAddr>,
-    /// The response had begun, and was cut.
+}
+
+/// The state of a node's response.
+#[derive(Debug, Default)]
+struct NodeResponse {
+    /// A filter has rejected its body.
+    is_refused: bool,
+    /// It had begun, and was cut.
     is_cut: bool,
-    /// The part of a response that its node has sent and the client has not received yet.
+    /// The part that the node has sent and the client has not received yet.
     remainder: Option<Box<Remainder>>,
-    /// The announcement of HTTP/3 in the response of the node, for its pool.
+    /// The announcement of HTTP/3 in it, for the pool of the node.
     alternative: Option<Box<[u8]>>,
 }
 
@@ -118,14 +130,14 @@ impl Scratch {
     fn begin(&mut self) {
         self.body.clear();
         (self.framing, self.spent_ms, self.turn, self.told) = (None, 0, None, None);
-        self.alternative = None;
-        (self.asks_body, self.is_refused, self.is_cut) = (false, false, false);
-        (self.failed_node, self.remainder) = (None, None);
+        self.asks_body = false;
+        self.attempt.failed_node = None;
+        self.response = NodeResponse::default();
     }
 
     /// Frees the memory that another exchange does not need.
     pub(crate) fn let_go(&mut self) {
-        (self.ctx.body, self.ctx.request_copy, self.remainder) = (None, None, None);
+        (self.ctx.body, self.ctx.request_copy, self.response.remainder) = (None, None, None);
         self.body.let_go();
         if self.ctx.request.headers.memory() > KEPT_HEAD_BYTES {
             self.ctx.request = RequestHead::default();
@@ -174,7 +186,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
     /// Runs it to its end.
     pub(crate) async fn run(&mut self) {
         let mut served = self.serve().await;
-        if let Some(remainder) = self.scratch.remainder.take() {
+        if let Some(remainder) = self.scratch.response.remainder.take() {
             // Boxed, as few clients are slower than their nodes.
             served = Box::pin(self.deliver_remainder(*remainder)).await;
         }

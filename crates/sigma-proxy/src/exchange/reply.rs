@@ -77,7 +77,7 @@ impl Exchange<'_, '_> {
         let record = &mut self.scratch.ctx.record;
         record.fault.get_or_insert(fault);
         if record.status != 0 {
-            self.scratch.is_cut = true;
+            self.scratch.response.is_cut = true;
             // The response has begun; only the cut tells the client that it is incomplete.
             if fault.kind != FaultKind::Stopping || Box::pin(self.end_call(fault)).await.is_err() {
                 self.down.abort();
@@ -238,7 +238,7 @@ impl Exchange<'_, '_> {
         }
         let timeouts = &view.snapshot.settings.timeouts;
         let mut delivery = Delivery::new(filters, BodyLength::Streamed);
-        let hold = if self.scratch.is_refused { Hold::Never } else { Hold::WhereAsked };
+        let hold = if self.scratch.response.is_refused { Hold::Never } else { Hold::WhereAsked };
         delivery.begin(&mut self.down, ctx, length, self.worker.clock.borrow().http_date(), hold);
         let mut transfer = Transfer::own(&mut self.down, &mut body, timeouts);
         let (mut leave, worker) = (Leave::default(), self.worker);
@@ -253,7 +253,7 @@ impl Exchange<'_, '_> {
         match delivery.refusal(ctx).filter(|_| delivered.is_err()) {
             None => delivered,
             Some(reply) => {
-                self.scratch.is_refused = true;
+                self.scratch.response.is_refused = true;
                 // Boxed, as few responses are refused; once, as no head is held back then.
                 Box::pin(self.send_reply(Draft { reply, stream: None, peer: None })).await
             }

@@ -41,7 +41,7 @@ impl Exchange<'_, '_> {
         let route = self.stage.route(&self.view.snapshot).map(|route| &*route.facts);
         let [client, host] = [PeerText::of(self.client_addr()).as_bytes(), ctx.request.authority()]
             .map(|bytes| String::from_utf8_lossy(bytes).escape_debug().take(PATH_CHARS).collect::<String>());
-        let what = match self.scratch.is_cut {
+        let what = match self.scratch.response.is_cut {
             true if ctx.record.status == 101 => "an upgraded connection was cut",
             true => "a response was cut",
             false => "a request failed",
@@ -55,7 +55,7 @@ impl Exchange<'_, '_> {
             host,
             route = route.map(|facts| &*facts.id),
             uri = route.and_then(|facts| facts.uris.first()).map(|uri| &**uri),
-            node = self.scratch.failed_node.as_ref().map(tracing::field::display),
+            node = self.scratch.attempt.failed_node.as_ref().map(tracing::field::display),
             request_id = ctx.request_id(),
             left_out,
             "{what}: {}",
@@ -74,7 +74,9 @@ impl Exchange<'_, '_> {
         let is_own = ctx.record.status >= 500
             && (ctx.record.source != Source::Upstream || ctx.login.replacer().is_some());
         match (ctx.record.fault, self.refuser()) {
-            (Some(fault), _) if (is_own || self.scratch.is_cut) && fault.side() != Side::Downstream => {
+            (Some(fault), _)
+                if (is_own || self.scratch.response.is_cut) && fault.side() != Side::Downstream =>
+            {
                 let (reason, number) = (fault.kind.error_type(), fault.kind as usize);
                 // The texts of node faults are about responses, which a connection with a changed protocol does not
                 // have.

@@ -60,18 +60,53 @@ pub(crate) struct RequestView<'r> {
     told: Option<ForwardedAddress>,
     tls: Option<&'r Tls>,
     geography: Option<&'r Geography>,
-    body: Option<&'r BodyFields>,
-    is_bodiless: bool,
+    body: BodyView<'r>,
     /// The variables that the settings define.
     definitions: Option<&'r Definitions>,
     /// Evaluations of the current read of them.
     defined_reads: Cell<u8>,
     /// The gateway itself sent it, with this name, which may be empty.
     internal: Option<&'r str>,
+}
+
+/// The body of a request as conditions see it.
+struct BodyView<'r> {
+    /// The fields, if the body was read.
+    fields: Option<&'r BodyFields>,
+    /// The request has no body.
+    is_absent: bool,
     /// A condition read a field of the body, which was not read, or a value that cannot be decided.
-    asks_body: Cell<bool>,
+    is_asked: Cell<bool>,
     /// The operation of GraphQL of a request without a body, once a condition requested it.
-    asked_operation: OnceCell<Result<Option<Chosen>, NoMessage>>,
+    operation: OnceCell<Result<Option<Chosen>, NoMessage>>,
+}
+
+impl<'r> BodyView<'r> {
+    fn new(fields: Option<&'r BodyFields>, is_absent: bool) -> BodyView<'r> {
+        BodyView { fields, is_absent, is_asked: Cell::new(false), operation: OnceCell::new() }
+    }
+
+    fn field(&self, name: &VarName) -> Option<VarValue<'_>> {
+        if self.fields.is_none() && !self.is_absent {
+            self.is_asked.set(true);
+        }
+        self.fields?.get(name)
+    }
+
+    /// Returns a variable of the operation that a GraphQL server is asked to execute.
+    fn of_graphql(&self, head: &RequestHead, name: &str) -> Option<VarValue<'_>> {
+        let operation = if self.is_absent {
+            let query = head.query().unwrap_or_default();
+            let operation = || Chosen::of(query, &head.headers, b"");
+            self.operation.get_or_init(operation).as_ref().ok().map(Option::as_ref)
+        } else {
+            self.fields.and_then(BodyFields::graphql)
+        };
+        if operation.is_none() {
+            self.is_asked.set(true);
+        }
+        operation??.get(name)
+    }
 }
 
 impl<'r> RequestView<'r> {
@@ -85,47 +120,22 @@ impl<'r> RequestView<'r> {
             told: None,
             tls: None,
             geography: None,
-            body: None,
-            is_bodiless: head.method == Method::Get,
+            body: BodyView::new(None, head.method == Method::Get),
             definitions: None,
             defined_reads: Cell::new(0),
             internal: None,
-            asks_body: Cell::new(false),
-            asked_operation: OnceCell::new(),
         }
     }
 
     /// Adds the body if it was read, or the fact that there is no body.
     pub(super) fn with_body(self, body: Option<&'r BodyFields>, is_bodiless: bool) -> RequestView<'r> {
-        RequestView { body, is_bodiless, ..self }
+        RequestView { body: BodyView::new(body, is_bodiless), ..self }
     }
 
     /// Returns true if the found route may be wrong, as a condition could not be decided: without the body, or at all
     /// if the body is known.
     pub(super) fn asks_body(&self) -> bool {
-        self.asks_body.get()
-    }
-
-    fn field_of_body(&self, name: &VarName) -> Option<VarValue<'_>> {
-        if self.body.is_none() && !self.is_bodiless {
-            self.asks_body.set(true);
-        }
-        self.body?.get(name)
-    }
-
-    /// Returns a variable of the operation that a GraphQL server is asked to execute.
-    fn of_graphql(&self, name: &str) -> Option<VarValue<'_>> {
-        let operation = if self.is_bodiless {
-            let query = self.head.query().unwrap_or_default();
-            let operation = || Chosen::of(query, &self.head.headers, b"");
-            self.asked_operation.get_or_init(operation).as_ref().ok().map(Option::as_ref)
-        } else {
-            self.body.and_then(BodyFields::graphql)
-        };
-        if operation.is_none() {
-            self.asks_body.set(true);
-        }
-        operation??.get(name)
+        self.body.is_asked.get()
     }
 
     /// The same, from the client with the forwarded address.
@@ -283,9 +293,9 @@ impl Variables for RequestView<'_> {
             | VarName::ServiceName
             | VarName::ConsumerName
             | VarName::UriParam(_) => None,
-            VarName::PostArg(_) => self.field_of_body(name),
-            VarName::Other(text) if text.starts_with("post_arg_") => self.field_of_body(name),
-            VarName::Other(text) if text.starts_with("graphql_") => self.of_graphql(text),
+            VarName::PostArg(_) => self.body.field(name),
+            VarName::Other(text) if text.starts_with("post_arg_") => self.body.field(name),
+            VarName::Other(text) if text.starts_with("graphql_") => self.body.of_graphql(self.head, text),
             VarName::Other(name) => self.other(name),
         }
     }

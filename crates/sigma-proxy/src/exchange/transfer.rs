@@ -52,13 +52,7 @@ pub(super) struct Transfer<'t, 'c, S> {
     /// The timeouts towards the client.
     settings: &'t settings::Timeouts,
     upload: Upload,
-    up_wait: Wait,
-    down_wait: Wait,
-    progressed: bool,
-    /// Bytes written to both sides at the last check of the deadlines.
-    written: u64,
-    /// Bytes written to the client when it last made enough progress.
-    down_written: u64,
+    waits: TransferWaits,
     answered: bool,
     informed: bool,
     socket: Option<Box<OpenSocket<'c>>>,
@@ -66,6 +60,36 @@ pub(super) struct Transfer<'t, 'c, S> {
     leaving: bool,
     /// The part of the response that was read ahead; None if nothing may be. Boxed, as few routes read ahead.
     ahead: Option<Box<ReadAhead>>,
+}
+
+/// The progress of both sides, as their deadlines know it.
+struct TransferWaits {
+    up: Wait,
+    down: Wait,
+    progressed: bool,
+    /// Bytes written to both sides at the last check of the deadlines.
+    written: u64,
+    /// Bytes written to the client when it last made enough progress.
+    down_written: u64,
+}
+
+impl TransferWaits {
+    fn new() -> TransferWaits {
+        TransferWaits {
+            up: Wait::Nothing,
+            down: Wait::Nothing,
+            progressed: true,
+            written: 0,
+            down_written: 0,
+        }
+    }
+
+    /// Returns true if a frame has passed or bytes were written since the last call.
+    fn take_progress(&mut self, written: u64) -> bool {
+        let progressed = std::mem::take(&mut self.progressed) || written != self.written;
+        self.written = written;
+        progressed
+    }
 }
 
 impl<'t, 'c, S: Source> Transfer<'t, 'c, S> {
@@ -82,11 +106,7 @@ impl<'t, 'c, S: Source> Transfer<'t, 'c, S> {
             timeouts,
             settings,
             upload,
-            up_wait: Wait::Nothing,
-            down_wait: Wait::Nothing,
-            progressed: true,
-            written: 0,
-            down_written: 0,
+            waits: TransferWaits::new(),
             answered: false,
             informed: false,
             socket: None,
@@ -105,8 +125,10 @@ impl<'t, 'c, S: Source> Transfer<'t, 'c, S> {
         ctx: &mut Context,
     ) -> Poll<Result<(), Fault>> {
         let delivered = match &mut self.ahead {
-            None => delivery.poll(self.up, self.down, ctx, &mut self.progressed, task),
-            Some(ahead) => delivery.poll(&mut ahead.of(self.up), self.down, ctx, &mut self.progressed, task),
+            None => delivery.poll(self.up, self.down, ctx, &mut self.waits.progressed, task),
+            Some(ahead) => {
+                delivery.poll(&mut ahead.of(self.up), self.down, ctx, &mut self.waits.progressed, task)
+            }
         };
         let down_pending = match delivered {
             Ok(Delivered::Whole) => return Poll::Ready(Ok(())),
@@ -137,10 +159,9 @@ impl<'t, 'c, S: Source> Transfer<'t, 'c, S> {
         // A peer that accepts its bytes slowly but steadily is not stalled.
         let down_written = self.down.bytes_written();
         let written = self.up.bytes_written() + down_written;
-        let progressed = std::mem::take(&mut self.progressed) || written != self.written;
-        self.written = written;
-        if progressed || up != self.up_wait {
-            self.up_wait = up;
+        let progressed = self.waits.take_progress(written);
+        if progressed || up != self.waits.up {
+            self.waits.up = up;
             match (up, self.up.deadline()) {
                 (Wait::Send, Some(deadline)) => deadline.set(self.timeouts.send_ms),
                 (Wait::Receive, Some(deadline)) => deadline.set(self.timeouts.read_ms),
@@ -149,12 +170,12 @@ impl<'t, 'c, S: Source> Transfer<'t, 'c, S> {
             }
         }
         // One that accepts only a few bytes at a time is: it could keep its response here forever.
-        let takes = down_written - self.down_written >= self.settings.response_send_bytes.into();
-        if down != self.down_wait || if down == Wait::Send { takes } else { progressed } {
-            self.down_wait = down;
+        let takes = down_written - self.waits.down_written >= self.settings.response_send_bytes.into();
+        if down != self.waits.down || if down == Wait::Send { takes } else { progressed } {
+            self.waits.down = down;
             match down {
                 Wait::Send => {
-                    self.down_written = down_written;
+                    self.waits.down_written = down_written;
                     self.down.deadline().set(self.settings.response_send_ms.into());
                 }
                 Wait::Receive => self.down.deadline().set(receive_ms),
@@ -226,7 +247,7 @@ impl<'t, 'c, S: FarEnd> Transfer<'t, 'c, S> {
         if let Some(deadline) = self.up.deadline() {
             deadline.clear();
         }
-        self.progressed = true;
+        self.waits.progressed = true;
     }
 
     /// Ends the tunnel: with the closing message of its protocol if that is known, or else after the bytes that
@@ -288,7 +309,7 @@ impl<'t, 'c, S: FarEnd> Transfer<'t, 'c, S> {
         if !open && !up_pending && !down_pending {
             return Poll::Ready(Ok(()));
         }
-        if std::mem::take(&mut self.progressed) || is_slowed(ctx) {
+        if std::mem::take(&mut self.waits.progressed) || is_slowed(ctx) {
             self.down.deadline().set(self.settings.tunnel_idle_ms.into());
         }
         self.down.deadline().poll_expired(task).map(|()| Ok(()))
@@ -310,7 +331,7 @@ impl<'t, 'c, S: FarEnd> Transfer<'t, 'c, S> {
                 Sender::Server => self.up.poll_frame(ctx, task),
             })?;
             let Frame::Data(data) = frame else { return Poll::Ready(Ok(frame)) };
-            self.progressed = true;
+            self.waits.progressed = true;
             let Some(socket) = &mut self.socket else { return Poll::Ready(Ok(Frame::Data(data))) };
             let data = socket.pass(sender, data);
             if !data.is_empty() {
@@ -468,7 +489,7 @@ impl<'t, 'c> Transfer<'t, 'c, Connection> {
         ctx: &mut Context,
         body: &RequestBody,
     ) -> Poll<Box<Rest>> {
-        let is_client_slow = self.upload != Upload::Running && self.up_wait == Wait::Nothing;
+        let is_client_slow = self.upload != Upload::Running && self.waits.up == Wait::Nothing;
         let rest = match &mut self.ahead {
             _ if !is_client_slow => Poll::Pending,
             Some(ahead) if !ahead.has_ended() => ahead.poll_fill(self.up, ctx, task),
@@ -493,7 +514,7 @@ impl<'t, 'c> Transfer<'t, 'c, Connection> {
             while self.upload == Upload::Running && self.up.has_room() {
                 match body.poll_splice(self.down, self.up, ctx, task) {
                     Some(Poll::Ready(Ok(()))) => {
-                        self.progressed = true;
+                        self.waits.progressed = true;
                         continue;
                     }
                     Some(Poll::Ready(Err(fault))) => return Err(fault),
@@ -510,7 +531,7 @@ impl<'t, 'c> Transfer<'t, 'c, Connection> {
                             self.upload = Upload::Done;
                         }
                         self.up.send(frame);
-                        self.progressed = true;
+                        self.waits.progressed = true;
                     }
                     Poll::Ready(Err(fault)) => return Err(fault),
                     Poll::Pending => {

@@ -103,7 +103,7 @@ impl Flow<'_> {
         let connect_ms = self.session.course.nodes.last().and_then(|tried| tried.connect_ms);
         let permit = passage.and_then(|passage| passage.settle(GuardOutcome::Taken { connect_ms }));
         let idle_ms = match &upstream.config.timeout {
-            Some(_) => upstream.timeouts.read_ms,
+            Some(_) => upstream.transport.timeouts.read_ms,
             None => timeouts.stream_idle_ms.into(),
         };
         let closes = upstream.config.on_unhealthy == Some(OnUnhealthy::Close);
@@ -150,10 +150,10 @@ impl Flow<'_> {
             let addr = self.session.client.addr;
             addr.map_or_else(|| b"unix:".to_vec(), |addr| addr.to_string().into_bytes())
         };
-        let key = upstream.key_of(session, address).map(Vec::into_boxed_slice);
-        let subset = upstream.subset_of(session);
+        let key = upstream.selection.key_of(session, address).map(Vec::into_boxed_slice);
+        let subset = upstream.selection.subset_of(session);
         let of_client = |affinity: &Affinity| affinity.session_of_client(self.session.client.addr);
-        let kept = upstream.affinity.as_deref().and_then(of_client);
+        let kept = upstream.selection.affinity.as_deref().and_then(of_client);
         (key.is_some() || subset.is_some() || kept.is_some())
             .then(|| Box::new(Choice::new(key, kept.unwrap_or_default(), subset)))
     }
@@ -164,7 +164,7 @@ impl Flow<'_> {
         let began = now();
         let asked = self.session.asked.as_ref().and_then(|asked| asked.server_name.as_deref());
         let mut demands = Demands::of_session(upstream, self.origin, asked.unwrap_or(NAMELESS));
-        demands.connect_ms = upstream.timeouts.connect_ms;
+        demands.connect_ms = upstream.transport.timeouts.connect_ms;
         demands.link_ms = attempts.link_ms(node);
         let target = target::target(&view.snapshot, upstream, node, &demands);
         let deadline = Deadline::new();

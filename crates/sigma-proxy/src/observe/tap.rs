@@ -111,26 +111,10 @@ pub struct TappedExchange {
     pub at_ms: u64,
     /// The client's address as logs show it.
     pub client: String,
-    /// The method.
-    pub method: Box<[u8]>,
-    /// The target that the client sent.
-    pub target: SeenValue,
-    /// Path and query that the node was requested, if that is something else.
-    pub rewritten: Option<SeenValue>,
-    /// The version of HTTP that the client spoke.
-    pub version: &'static str,
-    /// The request's fields, as plugins have left them.
-    pub request: SeenFields,
-    /// The response's fields.
-    pub answer: SeenFields,
-    /// The status sent to the client, 0 if none.
-    pub status: u16,
-    /// The source of the response.
-    pub source: Source,
-    /// The fault, in the gateway's view.
-    pub fault: Option<Fault>,
-    /// The plugin that rejected the request, or failed it. None with a fault.
-    pub plugin: Option<Box<str>>,
+    /// The request.
+    pub request: TappedRequest,
+    /// The response.
+    pub response: TappedResponse,
     /// The route.
     pub route: Option<Arc<RouteFacts>>,
     /// The consumer.
@@ -147,6 +131,65 @@ pub struct TappedExchange {
     pub bytes_sent: u64,
 }
 
+/// A request that a tap shows.
+#[derive(Debug)]
+pub struct TappedRequest {
+    /// The method.
+    pub method: Box<[u8]>,
+    /// The target that the client sent.
+    pub target: SeenValue,
+    /// Path and query that the node was requested, if that is something else.
+    pub rewritten: Option<SeenValue>,
+    /// The version of HTTP that the client spoke.
+    pub version: &'static str,
+    /// The fields, as plugins have left them.
+    pub fields: SeenFields,
+}
+
+impl TappedRequest {
+    fn of(ctx: &Context, wish: &TapWish) -> TappedRequest {
+        let head = &ctx.request;
+        // A head that was not understood has no parts to show.
+        let is_known = !head.method_token().is_empty();
+        let target = if is_known { head.path_and_query() } else { b"" };
+        TappedRequest {
+            method: head.method_token().into(),
+            target: SeenValue::of(target, wish.value_bytes),
+            rewritten: (!ctx.target.is_empty()).then(|| SeenValue::of(&ctx.target, wish.value_bytes)),
+            version: if is_known { head.version.as_str() } else { "" },
+            fields: SeenFields::of(&head.headers, wish),
+        }
+    }
+}
+
+/// A response that a tap shows.
+#[derive(Debug)]
+pub struct TappedResponse {
+    /// The fields.
+    pub fields: SeenFields,
+    /// The status sent to the client, 0 if none.
+    pub status: u16,
+    /// The source of the response.
+    pub source: Source,
+    /// The fault, in the gateway's view.
+    pub fault: Option<Fault>,
+    /// The plugin that rejected the request, or failed it. None with a fault.
+    pub plugin: Option<Box<str>>,
+}
+
+impl TappedResponse {
+    fn of(ctx: &Context, wish: &TapWish) -> TappedResponse {
+        let Record { status, source, fault, .. } = ctx.record;
+        TappedResponse {
+            fields: SeenFields::of(&ctx.response.headers, wish),
+            status,
+            source,
+            fault,
+            plugin: if fault.is_none() { refuser(ctx).map(Into::into) } else { None },
+        }
+    }
+}
+
 impl TappedExchange {
     /// Copies an exchange that has ended.
     pub(crate) fn of(
@@ -156,34 +199,19 @@ impl TappedExchange {
         client: String,
         wish: &TapWish,
     ) -> Box<TappedExchange> {
-        let Context { request: head, response, record, .. } = ctx;
-        let Record { status, source, fault, attempts, waits, bytes_received, bytes_sent, .. } = record;
-        let rewritten = (!ctx.target.is_empty()).then(|| SeenValue::of(&ctx.target, wish.value_bytes));
-        // A head that was not understood has no parts to show.
-        let is_known = !head.method_token().is_empty();
-        let target = if is_known { head.path_and_query() } else { b"" };
-        let version = if is_known { head.version.as_str() } else { "" };
+        let Record { attempts, waits, bytes_received, bytes_sent, .. } = &ctx.record;
         let consumer = ctx.identity.as_ref().map(|identity| identity.consumer.name.clone());
         let waited = |wait: &sigma_plugin::record::Wait| {
             (wait.plugin.clone(), (wait.ended - wait.began).as_secs_f64() * 1000.0)
         };
-        let plugin = if fault.is_none() { refuser(ctx) } else { None };
         Box::new(TappedExchange {
             at_ms,
             client,
-            method: head.method_token().into(),
-            target: SeenValue::of(target, wish.value_bytes),
-            rewritten,
-            version,
-            request: SeenFields::of(&head.headers, wish),
-            answer: SeenFields::of(&response.headers, wish),
-            status: *status,
-            source: *source,
-            fault: *fault,
-            plugin: plugin.map(Into::into),
+            request: TappedRequest::of(ctx, wish),
+            response: TappedResponse::of(ctx, wish),
             route,
             consumer,
-            elapsed_ms: record.elapsed_ms(),
+            elapsed_ms: ctx.record.elapsed_ms(),
             attempts: attempts.clone(),
             waits: waits.iter().map(waited).collect(),
             bytes_received: *bytes_received,

@@ -50,7 +50,7 @@ impl Snapshot {
             all.extend(identity.pairs().map(server(format!("ssls/{id}"))));
         }
         let to_nodes = self.upstreams().filter_map(|upstream| {
-            let (pair, ssl) = upstream.tls.as_ref()?.shown()?;
+            let (pair, ssl) = upstream.transport.tls.as_ref()?.shown()?;
             let place = ssl.map_or_else(|| upstream.key.clone(), |ssl| format!("ssls/{}", ssl.id));
             Some(Presented { place, side: Side::Client, pair: pair.clone() })
         });

@@ -135,7 +135,9 @@ impl Following {
         if Arc::ptr_eq(&self.upstream, upstream) {
             return true;
         }
-        if self.upstream.key != upstream.key || self.upstream.balancing != upstream.balancing {
+        if self.upstream.key != upstream.key
+            || self.upstream.selection.balancing != upstream.selection.balancing
+        {
             return false;
         }
         self.upstream_state.balancer.borrow_mut().follow(Arc::clone(&upstream.cell));
@@ -292,7 +294,7 @@ impl Worker {
         {
             return Rc::clone(&known.upstream_state);
         }
-        let (rules, cell) = (upstream.balancing.clone(), Arc::clone(&upstream.cell));
+        let (rules, cell) = (upstream.selection.balancing.clone(), Arc::clone(&upstream.cell));
         let balancer = Balancer::new(rules, cell, self.random());
         let upstream_state = Rc::new(UpstreamState {
             balancer: RefCell::new(balancer),

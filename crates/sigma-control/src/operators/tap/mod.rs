@@ -145,18 +145,18 @@ impl Tapping {
             "type": "exchange",
             "time": time(seen),
             "client": seen.client,
-            "method": text(&seen.method),
-            "target": masks.link(&cut(&seen.target)),
-            "rewritten": seen.rewritten.as_ref().map(|target| masks.link(&cut(target)).into_owned()),
-            "version": seen.version,
-            "status": seen.status,
-            "source": match seen.source {
+            "method": text(&seen.request.method),
+            "target": masks.link(&cut(&seen.request.target)),
+            "rewritten": seen.request.rewritten.as_ref().map(|target| masks.link(&cut(target)).into_owned()),
+            "version": seen.request.version,
+            "status": seen.response.status,
+            "source": match seen.response.source {
                 Source::Upstream => "node",
                 Source::Gateway => "gateway",
                 Source::Fault => "fault",
             },
-            "fault": seen.fault.map(|fault| json!({"type": fault.kind.error_type(), "reason": fault.reason})),
-            "plugin": seen.plugin.as_deref(),
+            "fault": seen.response.fault.map(|fault| json!({"type": fault.kind.error_type(), "reason": fault.reason})),
+            "plugin": seen.response.plugin.as_deref(),
             "route": facts.map(|facts| &*facts.id),
             "route_name": facts.and_then(|facts| facts.name.as_deref()),
             "service": facts.and_then(|facts| facts.service_id.as_deref()),
@@ -166,8 +166,8 @@ impl Tapping {
             "waits": waits.collect::<Vec<_>>(),
             "bytes_received": seen.bytes_received,
             "bytes_sent": seen.bytes_sent,
-            "request": fields(&seen.request, &masks),
-            "answer": fields(&seen.answer, &masks),
+            "request": fields(&seen.request.fields, &masks),
+            "answer": fields(&seen.response.fields, &masks),
         })
     }
 

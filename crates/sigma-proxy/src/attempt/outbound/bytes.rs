@@ -66,7 +66,7 @@ impl OutboundBytesCall<'_> {
         decision: &mut Decision,
     ) -> Result<Vec<u8>, Fault> {
         let demands = Demands {
-            connect_ms: upstream.timeouts.connect_ms,
+            connect_ms: upstream.transport.timeouts.connect_ms,
             link_ms,
             upgrade: false,
             protocol: upstream.config.scheme.into(),
@@ -85,12 +85,12 @@ impl OutboundBytesCall<'_> {
         connection.begin_bytes();
         let mut upload = Upload { body: request, taken: 0, ended: false };
         let (time, mut has_left, mut answer) = (Deadline::new(), false, Vec::new());
-        time.set(upstream.timeouts.send_ms);
+        time.set(upstream.transport.timeouts.send_ms);
         loop {
             let piece = poll_fn(|task| {
                 if !has_left && upload.send(connection, task) {
                     has_left = true;
-                    time.set(upstream.timeouts.read_ms);
+                    time.set(upstream.transport.timeouts.read_ms);
                 }
                 if let Poll::Ready(piece) = connection.poll_bytes(task) {
                     return Poll::Ready(piece);

@@ -303,10 +303,10 @@ impl OutboundStream<'_> {
         decision: &mut Decision,
     ) -> Result<StreamEnd, Fault> {
         let own = Origin::new(Peer::Unix, None, 0, &self.worker.clock.borrow());
-        let connect_ms = upstream.timeouts.connect_ms;
+        let connect_ms = upstream.transport.timeouts.connect_ms;
         let demands = Demands { connect_ms, link_ms, ..Demands::of(head, upstream, own, None) };
         let target = target::target(&self.view.snapshot, upstream, node, &demands);
-        let send_ms = upstream.timeouts.send_ms;
+        let send_ms = upstream.transport.timeouts.send_ms;
         let exchange = async |connection: &mut Connection| self.converse(connection, head, send_ms).await;
         let replayable = || self.slots.borrow().is_replayable();
         attempt(self.worker, &target, Method::Post, decision, exchange, replayable).await

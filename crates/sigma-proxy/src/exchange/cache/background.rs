@@ -79,7 +79,7 @@ impl BackgroundExchange {
             Target::Upstream(upstream) => exchange.forward(view, route, upstream).await?,
             _ => return Err(gone()),
         }
-        match exchange.scratch.remainder.take() {
+        match exchange.scratch.response.remainder.take() {
             Some(remainder) => exchange.deliver_remainder(*remainder).await,
             None => Ok(()),
         }

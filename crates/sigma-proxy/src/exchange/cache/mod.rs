@@ -38,7 +38,7 @@ use cache_status::{Forward, NodeReport, Status, tell_asked, tell_hit, tell_reuse
 use conditions::{ask_whether_good, has_validators};
 use present::{RequestedPart, hide, present};
 use purge::resource;
-use slices::{Outcome, TRIES, Taken, forget};
+use slices::{Outcome, Slicing, TRIES, Taken, forget};
 
 /// How long a disk may take to find a response. After it a node is contacted, and the disk is skipped for a while.
 const FETCH_WAIT: Duration = Duration::from_millis(500);
@@ -52,13 +52,7 @@ const SMALL_BYTES: u64 = 16 * 1024;
 pub(super) struct Turn {
     wish: Box<CacheWish>,
     zone: Arc<Zone>,
-    /// The request fields as the cache has seen them, before the changes for a node.
-    asked: Headers,
-    /// The resource, for purges.
-    resource: Vec<u8>,
-    /// The client's authority: the node may get another one.
-    authority: Vec<u8>,
-    uri_options: UriOptions,
+    request: CacheRequest,
     /// It leads a flight.
     lead: Option<Lead>,
     /// The response that was read from a disk.
@@ -74,12 +68,26 @@ pub(super) struct Turn {
     validates: bool,
     status: Status,
     why: Forward,
-    /// It is about a slice.
-    slice: Option<Box<slices::OfSlice>>,
-    /// A slice was requested, and the whole has come.
-    was_sliced: bool,
-    /// The client's original request is sent, even if there are slices.
-    is_plain: bool,
+    slicing: Slicing,
+}
+
+/// The client's request as the cache has seen it, before the changes for a node.
+#[derive(Debug, Default)]
+struct CacheRequest {
+    fields: Headers,
+    /// The resource, for purges.
+    resource: Vec<u8>,
+    /// The client's authority: the node may get another one.
+    authority: Vec<u8>,
+    uri_options: UriOptions,
+}
+
+impl CacheRequest {
+    fn copy(&mut self, ctx: &Context) {
+        self.fields.copy_from(&ctx.request.headers);
+        self.resource = resource(ctx);
+        self.authority = ctx.request.authority().to_vec();
+    }
 }
 
 /// The result of a cache look-up.
@@ -137,8 +145,8 @@ impl Exchange<'_, '_> {
                 Look::Slices => match Box::pin(self.answer_in_slices(&turn.wish, &turn.zone)).await? {
                     Outcome::Answered => return Ok(true),
                     Outcome::Asked => return Ok(false),
-                    Outcome::Again => (tries, turn.is_plain) = (tries + 1, tries + 1 >= TRIES),
-                    Outcome::Plain => turn.is_plain = true,
+                    Outcome::Again => (tries, turn.slicing.is_plain) = (tries + 1, tries + 1 >= TRIES),
+                    Outcome::Plain => turn.slicing.is_plain = true,
                 },
                 look => break look,
             }
@@ -169,7 +177,7 @@ impl Exchange<'_, '_> {
     /// Prepares a turn for a node's response.
     fn prepare(&self, turn: &mut Turn) {
         turn.prepare(&self.scratch.ctx, self.now_s());
-        turn.uri_options = self.view.snapshot.uri_options;
+        turn.request.uri_options = self.view.snapshot.uri_options;
     }
 
     /// Responds with a stale response if no node has responded and the rule allows it; returns true if it did.
@@ -245,10 +253,7 @@ impl Turn {
         Turn {
             wish,
             zone,
-            asked: Headers::default(),
-            resource: Vec::new(),
-            authority: Vec::new(),
-            uri_options: UriOptions::default(),
+            request: CacheRequest::default(),
             lead: None,
             fetched: None,
             stale: None,
@@ -258,17 +263,13 @@ impl Turn {
             validates: false,
             status: Status::Miss,
             why: Forward::Method,
-            slice: None,
-            was_sliced: false,
-            is_plain: false,
+            slicing: Slicing::default(),
         }
     }
 
     fn prepare(&mut self, ctx: &Context, now: u64) {
         self.began = now;
-        self.asked.copy_from(&ctx.request.headers);
-        self.resource = resource(ctx);
-        self.authority = ctx.request.authority().to_vec();
+        self.request.copy(ctx);
         self.validates = self.wish.rule.revalidates && self.stale.as_deref().is_some_and(has_validators);
     }
 
@@ -310,7 +311,7 @@ impl Turn {
             return Look::Ask;
         }
         // Responses to HEAD have no body for a later GET.
-        let is_slice = self.slice.is_some();
+        let is_slice = self.slicing.slice.is_some();
         let is_whole = is_slice || request.method != Method::Head && asked.find(b"Range").is_none();
         self.keeps = is_whole && !self.wish.is_kept_out;
         self.stale = self.find(asked);
@@ -388,7 +389,7 @@ impl Turn {
 
     /// Returns the result of the attempt, as [`answered`] does.
     fn answered(&mut self, ctx: &mut Context, length: BodyLength, is_sent: bool, now: u64) -> Option<Ended> {
-        if let Some(of) = self.slice.take()
+        if let Some(of) = self.slicing.slice.take()
             && let Taken::Ended(ended) = self.take_slice(of, ctx, length, now)
         {
             return ended;
@@ -414,7 +415,7 @@ impl Turn {
         {
             // RFC 9111 §4.4.
             forget(&self.zone, &self.wish.key);
-            for key in neighbours::keys(&self.wish, &self.authority, self.uri_options, ctx) {
+            for key in neighbours::keys(&self.wish, &self.request.authority, self.request.uri_options, ctx) {
                 forget(&self.zone, &key);
             }
         }
@@ -422,7 +423,7 @@ impl Turn {
         let asked = NodeReport { is_stored: fill.is_some(), ..self.as_asked() };
         if let Some(shared) = fill.as_ref().and_then(Fill::shared)
             && is_sent
-            && (self.was_sliced || shared.body.length() > SMALL_BYTES)
+            && (self.slicing.was_sliced || shared.body.length() > SMALL_BYTES)
             && let Some(fill) = fill
         {
             // It is used for the first time: the node has just sent it.
@@ -446,7 +447,7 @@ impl Turn {
         let lead = self.lead.take();
         let answered = Answered {
             head: &ctx.response,
-            request: &self.asked,
+            request: &self.request.fields,
             is_isolated: self.wish.is_isolated,
             is_unnamed: self.wish.is_unnamed,
             times: ExchangeTimes { requested: self.began, received: now },
@@ -463,8 +464,8 @@ impl Turn {
                     zone: &self.zone,
                     key: &self.wish.key,
                     head: &ctx.response,
-                    request: &self.asked,
-                    resource: &self.resource,
+                    request: &self.request.fields,
+                    resource: &self.request.resource,
                     varies: !self.wish.rule.ignores.vary,
                     freshness,
                     length,
@@ -500,7 +501,7 @@ impl Turn {
         std::mem::swap(&mut ctx.response.headers, &mut renewed.headers);
         let answered = Answered {
             head: &ctx.response,
-            request: &self.asked,
+            request: &self.request.fields,
             is_isolated: self.wish.is_isolated,
             is_unnamed: self.wish.is_unnamed,
             times: ExchangeTimes { requested: self.began, received: now },
@@ -519,7 +520,7 @@ impl Turn {
         }
         // Waiting requests look again, and find it.
         self.lead = None;
-        if let Some(of) = &mut self.slice {
+        if let Some(of) = &mut self.slicing.slice {
             of.tell(&renewed);
         }
         let own = self.present(&renewed, ctx);
@@ -539,14 +540,14 @@ impl Turn {
 
     /// Sets a stored response.
     fn present(&self, stored: &Stored, ctx: &mut Context) -> LocalReply {
-        match &self.slice {
+        match &self.slicing.slice {
             Some(of) => of.present(stored, ctx),
             None => present(&self.wish.rule, stored, self.wanted(stored, ctx), ctx),
         }
     }
 
     fn wanted(&self, stored: &Stored, ctx: &Context) -> RequestedPart {
-        RequestedPart::of(stored, &self.asked, ctx.request.method)
+        RequestedPart::of(stored, &self.request.fields, ctx.request.method)
     }
 }
 

@@ -50,7 +50,7 @@ impl Exchange<'_, '_> {
         let snapshot = &self.view.snapshot;
         let upstream = snapshot.upstream_number(chosen).and_then(|number| snapshot.upstream(number));
         let passes =
-            |upstream: &Upstream| upstream.pass_host == PassHost::Pass && upstream.members.is_empty();
+            |upstream: &Upstream| upstream.host.pass == PassHost::Pass && upstream.members.is_empty();
         if upstream.is_some_and(|upstream| passes(upstream)) { "" } else { chosen }
     }
 }

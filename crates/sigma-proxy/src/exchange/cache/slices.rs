@@ -40,6 +40,17 @@ pub(super) const TRIES: u8 = 3;
 /// Slices that are checked before the head is sent. If later ones belong to another version, the response is cut.
 const LOOKED_AT: u64 = 1024;
 
+/// The use of slices by a request.
+#[derive(Debug, Default)]
+pub(super) struct Slicing {
+    /// It is about a slice.
+    pub(super) slice: Option<Box<OfSlice>>,
+    /// A slice was requested, and the whole has come.
+    pub(super) was_sliced: bool,
+    /// The client's original request is sent, even if there are slices.
+    pub(super) is_plain: bool,
+}
+
 /// A turn for one slice.
 #[derive(Debug)]
 pub(super) struct OfSlice {
@@ -97,8 +108,8 @@ impl Turn {
     /// node that has recently refused them, nor before enough uses.
     fn goes_by_slices(&self, method: Method, asked: &Headers, now: u64) -> bool {
         let (zone, key) = (&self.zone, &self.wish.key);
-        self.slice.is_none()
-            && !self.is_plain
+        self.slicing.slice.is_none()
+            && !self.slicing.is_plain
             && slice_bytes(&self.wish.rule, zone) > 0
             && method == Method::Get
             && !self.wish.is_kept_out
@@ -115,13 +126,13 @@ impl Turn {
 
     /// Looks for a response in slices, or one that arrives in another form.
     pub(super) fn look_beside(&self, method: Method, asked: &Headers, now: u64) -> Option<Look> {
-        if let Some(of) = self.slice.as_deref().filter(|of| of.is_first_of_all()) {
+        if let Some(of) = self.slicing.slice.as_deref().filter(|of| of.is_first_of_all()) {
             let is_whole = self.zone.find(of.whole_key(), asked).is_some();
             let is_known =
                 is_whole || self.zone.coming(of.whole_key()).is_some() || of.slice_request.has_table();
             return is_known.then_some(Look::Again);
         }
-        if let Some(of) = self.slice.as_deref() {
+        if let Some(of) = self.slicing.slice.as_deref() {
             // It may have been requested before there was a table.
             let key = slice_key(of.whole_key(), 0, of.number);
             let coming = self.zone.coming(&key).filter(|coming| coming.fits(asked))?;
@@ -139,7 +150,7 @@ impl Turn {
 
     /// Returns true if a table has appeared since this turn began without one.
     pub(super) fn was_overtaken(&self) -> bool {
-        self.slice.as_deref().is_some_and(|of| of.is_first_of_all() && of.slice_request.has_table())
+        self.slicing.slice.as_deref().is_some_and(|of| of.is_first_of_all() && of.slice_request.has_table())
     }
 
     /// Handles a node's response to a slice request.
@@ -160,7 +171,7 @@ impl Turn {
             }
             206 => Taken::Ended(self.take_part(of, ctx, length, now)),
             304 if self.validates => {
-                self.slice = Some(of);
+                self.slicing.slice = Some(of);
                 Taken::Whole
             }
             // It would not answer a client's request.
@@ -180,7 +191,7 @@ impl Turn {
                 // A stale one may be used.
                 let may_stand_in = self.fails(status) && self.stand_in(now).is_some();
                 match may_stand_in {
-                    true => self.slice = Some(of),
+                    true => self.slicing.slice = Some(of),
                     false => self.become_whole(&of, now),
                 }
                 Taken::Whole
@@ -206,7 +217,7 @@ impl Turn {
         self.wish.key.clone_from(&of.slice_request.wish.key);
         self.epoch = of.whole_epoch;
         self.lead = self.zone.lead(&self.wish.key, now, self.wish.rule.lead_s).ok();
-        self.was_sliced = true;
+        self.slicing.was_sliced = true;
     }
 
     /// Sends the client's original request, and stores nothing of its response.
@@ -217,7 +228,7 @@ impl Turn {
         let request = &mut ctx.request.headers;
         ask_without_condition(request);
         request.remove_name(b"Range");
-        for (name, value) in self.asked.iter() {
+        for (name, value) in self.request.fields.iter() {
             if CHANGED.iter().any(|changed| name.eq_ignore_ascii_case(changed.as_bytes())) {
                 request.append_parts(name, &[value]);
             }
@@ -296,21 +307,21 @@ impl Turn {
     fn slice_as_stored(&self, ctx: &Context, now: u64) -> Option<Stored> {
         let answered = Answered {
             head: &ctx.response,
-            request: &self.asked,
+            request: &self.request.fields,
             is_isolated: self.wish.is_isolated,
             is_unnamed: self.wish.is_unnamed,
             times: ExchangeTimes { requested: self.began, received: now },
         };
         let freshness = may_keep(&self.wish.rule, answered).filter(|_| self.wish.is_sent(ctx))?;
         let varies = !self.wish.rule.ignores.vary;
-        Stored::new(&ctx.response, freshness, &self.asked, &self.resource, varies)
+        Stored::new(&ctx.response, freshness, &self.request.fields, &self.request.resource, varies)
     }
 
     /// Returns the table for a slice that was requested without one: an existing one of the same version, or a new
     /// one.
     fn begin_table(&self, of: &OfSlice, version: Version, slice: &Stored, now: u64) -> SliceTable {
         let key = of.slice_request.table_key();
-        let known = self.zone.find(&key, &self.asked).and_then(|kept| SliceTable::of(&kept));
+        let known = self.zone.find(&key, &self.request.fields).and_then(|kept| SliceTable::of(&kept));
         let slice_bytes = of.slice_request.slice_bytes;
         if let Some(known) =
             known.filter(|table| table.version == version && table.slice_bytes == slice_bytes)
@@ -337,8 +348,8 @@ impl Turn {
             zone: &self.zone,
             key: &key,
             head: &ctx.response,
-            request: &self.asked,
-            resource: &self.resource,
+            request: &self.request.fields,
+            resource: &self.request.resource,
             varies: !self.wish.rule.ignores.vary,
             freshness: slice.freshness,
             length,

@@ -373,7 +373,7 @@ struct Patience {
 impl Patience {
     fn of(upstream: &Upstream, timeouts: &Timeouts) -> Patience {
         if upstream.config.timeout.is_some() {
-            let idle_ms = upstream.timeouts.read_ms;
+            let idle_ms = upstream.transport.timeouts.read_ms;
             return Patience { idle_ms, new_ms: idle_ms };
         }
         let idle_ms = timeouts.stream_udp_idle_ms.into();

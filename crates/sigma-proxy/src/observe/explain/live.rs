@@ -108,9 +108,16 @@ pub struct Explained {
     pub upstream: Option<Arc<Upstream>>,
     /// Why no node of the upstream gets the request now. None if one does.
     pub unavailable: Option<Fault>,
-    /// The path and the query that a node gets, if the route rewrites them.
+    /// The request that a node gets.
+    pub sent: SentRequest,
+}
+
+/// The changes of a request on its way to a node.
+#[derive(Debug, Clone, Default)]
+pub struct SentRequest {
+    /// The path and the query, if the route rewrites them.
     pub rewritten: Option<String>,
-    /// The method that a node gets, if a plugin changes it.
+    /// The method, if a plugin changes it.
     pub method: Option<String>,
     /// `Host` for any chosen node. None if each node has its own.
     pub host: Option<String>,
@@ -182,7 +189,7 @@ pub fn explain_live(
         (ctx.client.addr, ctx.client.port) = (Some(told.addr), told.port);
     }
     foresee(ctx, &mut explained);
-    explained.forwarded = forwarded(snapshot, &viewed, client, question);
+    explained.sent.forwarded = forwarded(snapshot, &viewed, client, question);
     Ok(explained)
 }
 
@@ -366,12 +373,12 @@ fn disabled(levels: &[Written<'_>], running: &[Met], is_global: bool) -> Vec<Met
 /// Finds the upstream of the request, and the request that a node gets.
 fn lead(snapshot: &Snapshot, route: Option<&Route>, viewed: &Viewed<'_>, explained: &mut Explained) {
     let Some(route) = route else { return };
-    explained.rewritten = route.rewrite().map(|rewrite| viewed.rewritten(rewrite));
+    explained.sent.rewritten = route.rewrite().map(|rewrite| viewed.rewritten(rewrite));
     let Target::Upstream(number) = route.target else { return };
     let Some(upstream) = snapshot.upstream(number) else { return };
-    explained.host = match upstream.pass_host {
+    explained.sent.host = match upstream.host.pass {
         PassHost::Node => None,
-        PassHost::Rewrite => Some(upstream.upstream_host.to_string()),
+        PassHost::Rewrite => Some(upstream.host.rewritten.to_string()),
         PassHost::Pass => Some(viewed.authority()),
     };
     explained.unavailable = unavailable(upstream);
@@ -433,12 +440,13 @@ fn foresee(mut ctx: Context, explained: &mut Explained) {
         }
     }
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    explained.rewritten = Some(&ctx.target).filter(|target| !target.is_empty()).map(|target| text(target));
-    explained.method = (ctx.request.method_token() != method).then(|| text(ctx.request.method_token()));
+    explained.sent.rewritten =
+        Some(&ctx.target).filter(|target| !target.is_empty()).map(|target| text(target));
+    explained.sent.method = (ctx.request.method_token() != method).then(|| text(ctx.request.method_token()));
     if let (Some(host), Some(PassHost::Pass)) =
-        (ctx.host, explained.upstream.as_ref().map(|one| one.pass_host))
+        (ctx.host, explained.upstream.as_ref().map(|one| one.host.pass))
     {
-        explained.host = Some(text(&host));
+        explained.sent.host = Some(text(&host));
     }
 }
 

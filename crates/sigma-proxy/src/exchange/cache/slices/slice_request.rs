@@ -156,7 +156,9 @@ impl SliceRequest {
             is_aside: false,
             tell: None,
         };
-        Turn { slice: Some(Box::new(of)), ..Turn::new(Box::new(wish), Arc::clone(zone)) }
+        let mut turn = Turn::new(Box::new(wish), Arc::clone(zone));
+        turn.slicing.slice = Some(Box::new(of));
+        turn
     }
 
     /// Makes a request one for a slice, or for a newer version of the stored one.
@@ -181,7 +183,7 @@ impl SliceRequest {
         let mut scratch = self.worker.take_scratch();
         template.ctx.repeat_in(&mut scratch.ctx);
         scratch.begin();
-        let Some(of) = &mut turn.slice else { return };
+        let Some(of) = &mut turn.slicing.slice else { return };
         (of.is_aside, of.tell) = (true, tell);
         let number = of.number;
         let stale = turn.stale.as_deref().filter(|_| turn.validates);
