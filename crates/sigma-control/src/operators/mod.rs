@@ -11,6 +11,7 @@ pub(crate) mod entrances;
 mod explain;
 pub(crate) mod history;
 pub(crate) mod identity;
+mod instruments;
 mod listener;
 pub(crate) mod live;
 mod measures;
@@ -150,10 +151,10 @@ pub(crate) async fn serve(
         let trial = Trial::new(Arc::clone(&plugins), settings);
         let mut state = AdminState::new(Arc::clone(store), plugins, keyring, admin);
         state.behind(&settings.operators);
-        state.trial = Some(trial);
+        state.rules.trial = Some(trial);
         state.history = history.clone();
-        state.explainer = Some(Arc::clone(&explainer));
-        state.tapping = Some(Arc::clone(&tapping));
+        state.gateway.explainer = Some(Arc::clone(&explainer));
+        state.gateway.tapping = Some(Arc::clone(&tapping));
         ask(&mut state, running, roster);
         state.check_by(settings);
         if store_settings.kind == StoreKind::Etcd {
@@ -184,20 +185,20 @@ pub(crate) async fn serve(
 /// Lets an Admin API ask the running gateway, and its plugins for their documentation.
 fn ask(state: &mut AdminState, running: &Arc<Running>, plugins: Arc<Roster>) {
     let has_streams = Arc::clone(running);
-    state.has_streams = Arc::new(move || has_streams.has_streams());
-    state.process = Some(process_calls(running));
+    state.rules.has_streams = Arc::new(move || has_streams.has_streams());
+    state.gateway.process = Some(process_calls(running));
     let members = Arc::clone(running);
-    state.members = Some(Arc::new(move || members.listed()));
+    state.gateway.members = Some(Arc::new(move || members.listed()));
     let reloading = Arc::clone(running);
-    state.reload = Some(Arc::new(move || {
+    state.gateway.reload = Some(Arc::new(move || {
         let running = Arc::clone(&reloading);
         Box::pin(async move { running.reload().await })
     }));
-    state.purges = Some(Arc::clone(running.purges()));
+    state.gateway.purges = Some(Arc::clone(running.purges()));
     let described = Arc::clone(&plugins);
     state.summaries = Arc::new(move || summaries::summaries(&described));
     let foreseeing = Arc::clone(running);
-    state.foresee = Some(Arc::new(move |proposal, revision| foreseeing.foresee(proposal, revision)));
+    state.gateway.foresee = Some(Arc::new(move |proposal, revision| foreseeing.foresee(proposal, revision)));
     state.documentation = Arc::new(move |name| Some(reference(&**plugins.get(name)?)));
 }
 

@@ -32,6 +32,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::operators::admin::Proposal;
 use crate::operators::control_api::{Asked, HealthReport, InForce, Inspect, NO_ORDERS, Revisions};
+use crate::operators::instruments::Instruments;
 use crate::operators::live::Live;
 use crate::operators::members::Members;
 use crate::operators::nodes::{self, UpstreamNodes, add_reason, status_name};
@@ -63,31 +64,52 @@ pub(crate) const STOPPING: &str = "the process is stopping";
 
 /// The running gateway.
 pub(crate) struct Running {
-    counters: Vec<Arc<WorkerCounters>>,
-    live: Arc<Live>,
+    instruments: Instruments,
     node: Arc<Node>,
     publisher: Arc<Publisher>,
     store: Option<Arc<dyn Store>>,
+    discovery: DiscoveryClients,
+    members: Arc<Members>,
+    purges: Arc<Purges>,
+    /// Why traffic should go elsewhere; None if it need not.
+    unready: Arc<Mutex<Option<&'static str>>>,
+    reloads: Reloads,
+    started: Instant,
+    orders: ProcessOrders,
+    /// The warnings that come from resources together, of the snapshot in force.
+    together: Mutex<Option<(Weak<Snapshot>, Vec<Problem>)>>,
+    stress: StressRuns,
+}
+
+/// The connections to registries and configuration centres.
+#[derive(Default)]
+struct DiscoveryClients {
     /// The followed documents.
     follower: Option<Arc<DocumentFollower>>,
     /// The registration of this gateway, while it serves.
     registration: OnceLock<SelfRegistration>,
-    members: Arc<Members>,
-    purges: Arc<Purges>,
-    taps: Arc<TapBoard>,
-    /// The counters of scripts.
-    scripts: Arc<ScriptBoard>,
-    runner: Arc<RunnerState>,
-    /// Why traffic should go elsewhere; None if it need not.
-    unready: Arc<Mutex<Option<&'static str>>>,
-    reloads: AtomicU64,
-    last_problem: Mutex<Option<String>>,
-    started: Instant,
+}
+
+/// The orders of operators to the process.
+struct ProcessOrders {
     commands: mpsc::Sender<Command>,
+    /// It has to stop, during any other work.
     stop: Notify,
-    /// The warnings that come from resources together, of the snapshot in force.
-    together: Mutex<Option<(Weak<Snapshot>, Vec<Problem>)>>,
-    stress: StressRuns,
+}
+
+/// The reloads of the configuration file.
+#[derive(Default)]
+struct Reloads {
+    count: AtomicU64,
+    /// Why the last one failed.
+    problem: Mutex<Option<String>>,
+}
+
+impl Reloads {
+    fn add(&self, problem: Option<String>) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        *self.problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+    }
 }
 
 impl Running {
@@ -102,24 +124,17 @@ impl Running {
         commands: mpsc::Sender<Command>,
     ) -> Running {
         Running {
-            counters: inheritance.counters().to_vec(),
-            live,
+            instruments: Instruments::new(inheritance, live),
             node: Arc::clone(inheritance.node()),
             publisher,
             store,
-            follower: None,
-            registration: OnceLock::new(),
+            discovery: DiscoveryClients::default(),
             members,
             purges,
-            taps: Arc::clone(inheritance.taps()),
-            scripts: inheritance.node().part(ScriptBoard::default),
-            runner: inheritance.node().part(RunnerState::default),
             unready: Arc::new(Mutex::new(Some("the process is starting"))),
-            reloads: AtomicU64::new(0),
-            last_problem: Mutex::new(None),
+            reloads: Reloads::default(),
             started: Instant::now(),
-            commands,
-            stop: Notify::new(),
+            orders: ProcessOrders { commands, stop: Notify::new() },
             together: Mutex::new(None),
             stress: StressRuns::default(),
         }
@@ -143,30 +158,31 @@ impl Running {
             Some(reason) => Err(reason.to_owned()),
             None => publisher.state().endpoints.cell(upstream).ok_or_else(|| REMOVED.to_owned()),
         };
-        self.stress.start(upstream, plan, targets, &self.live, in_force)
+        self.stress.start(upstream, plan, targets, &self.instruments.live, in_force)
     }
 
     /// Adds the followed documents.
-    pub(crate) fn with_documents(self, follower: Option<Arc<DocumentFollower>>) -> Running {
-        Running { follower, ..self }
+    pub(crate) fn with_documents(mut self, follower: Option<Arc<DocumentFollower>>) -> Running {
+        self.discovery.follower = follower;
+        self
     }
 
     /// The followed documents, if there are some.
     pub(crate) fn follower(&self) -> Option<&DocumentFollower> {
-        self.follower.as_deref()
+        self.discovery.follower.as_deref()
     }
 
     /// Begins to register this gateway, if the settings have it register. Within a runtime.
     pub(crate) fn register(&self, settings: &Settings) {
         if let Some(registration) = &settings.registration {
             let servers = settings.discovery.clone().unwrap_or_default();
-            self.registration.get_or_init(|| SelfRegistration::begin(registration, &servers));
+            self.discovery.registration.get_or_init(|| SelfRegistration::begin(registration, &servers));
         }
     }
 
     /// The registration of this gateway, if it registers.
     pub(crate) fn registration(&self) -> Option<&SelfRegistration> {
-        self.registration.get()
+        self.discovery.registration.get()
     }
 
     /// Tells load balancers from now on why traffic should go elsewhere, or that it need not.
@@ -218,18 +234,17 @@ impl Running {
 
     /// The file was read again.
     pub(crate) fn reloaded(&self, problem: Option<String>) {
-        self.reloads.fetch_add(1, Ordering::Relaxed);
-        *self.last_problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+        self.reloads.add(problem);
     }
 
     /// How often the file was read again.
     pub(crate) fn reloads(&self) -> u64 {
-        self.reloads.load(Ordering::Relaxed)
+        self.reloads.count.load(Ordering::Relaxed)
     }
 
     /// Why it was not taken over the last time.
     pub(crate) fn last_problem(&self) -> Option<String> {
-        self.last_problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.reloads.problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Since when the process runs.
@@ -239,22 +254,22 @@ impl Running {
 
     /// Has a command carried out. Waits if others are before it; false if the process is stopping.
     pub(crate) async fn tell(&self, command: Command) -> bool {
-        self.commands.send(command).await.is_ok()
+        self.orders.commands.send(command).await.is_ok()
     }
 
     /// Stops the process, during any other work.
     pub(crate) fn stop(&self) {
-        self.stop.notify_one();
+        self.orders.stop.notify_one();
     }
 
     /// Waits until an operator has the process stop.
     pub(crate) async fn is_to_stop(&self) {
-        self.stop.notified().await;
+        self.orders.stop.notified().await;
     }
 
     /// The counters of every worker.
     pub(crate) fn counters(&self) -> &[Arc<WorkerCounters>] {
-        &self.counters
+        &self.instruments.counters
     }
 
     /// Returns the process's use of its limits.
@@ -264,7 +279,7 @@ impl Running {
 
     /// The counters of all workers together.
     pub(crate) fn totals(&self) -> Totals {
-        let mut totals = merge(&self.counters);
+        let mut totals = merge(&self.instruments.counters);
         // Loggers among the plugins write access lines as well.
         totals.add(Counter::AccessLinesDropped, self.node.lost_lines());
         totals
@@ -303,7 +318,9 @@ impl Running {
         let orders = order_measures::measures(&self.standing().unwrap_or_default());
         let caches = caches::measures(self.purges.zones());
         let registries = registries::measures(&reports).into_iter();
-        let extensions = scripts::measures(&self.scripts).into_iter().chain(runner::measures(&self.runner));
+        let extensions = scripts::measures(&self.instruments.scripts)
+            .into_iter()
+            .chain(runner::measures(&self.instruments.runner));
         let registries = registries.chain(documents::measures(self.follower()));
         let registries = registries.chain(registration::measures(self.registration()));
         registries.chain(expiry).chain(orders).chain(caches).chain([outliers]).chain(extensions).collect()
@@ -311,17 +328,17 @@ impl Running {
 
     /// Where it is said which exchanges operators want to see.
     pub(crate) fn taps(&self) -> &Arc<TapBoard> {
-        &self.taps
+        &self.instruments.taps
     }
 
     /// The counters of scripts.
     pub(crate) fn scripts(&self) -> &ScriptBoard {
-        &self.scripts
+        &self.instruments.scripts
     }
 
     /// The state of the plugin runner.
     pub(crate) fn runner(&self) -> &RunnerState {
-        &self.runner
+        &self.instruments.runner
     }
 
     /// This gateway among the others of its store.
@@ -434,25 +451,25 @@ impl Inspect for Running {
         Revisions {
             store: self.store.as_ref().map_or_else(file, |store| store.status()),
             published: state.published,
-            workers: self.counters.iter().map(|counters| counters.revision()).collect(),
+            workers: self.instruments.counters.iter().map(|counters| counters.revision()).collect(),
             quarantined: state.desired.quarantine().cloned().collect(),
             warnings: state.desired.warnings().cloned().chain(together).collect(),
         }
     }
 
     fn live(&self) -> Value {
-        let mut seen = self.live.look();
+        let mut seen = self.instruments.live.look();
         let counters = self.totals().render_json(&fault_names());
         let reasons = FaultKind::ALL.iter().map(|kind| {
             let row = kind.row();
             (row.word.to_owned(), json!({"meaning": row.meaning, "remedy": row.plain_remedy()}))
         });
-        seen["lua"] = scripts::shown(&self.scripts);
-        seen["runner"] = runner::shown(&self.runner);
+        seen["lua"] = scripts::shown(&self.instruments.scripts);
+        seen["runner"] = runner::shown(&self.instruments.runner);
         seen["reasons"] = reasons.collect::<serde_json::Map<_, _>>().into();
         seen["since_start"] = json!({
             "uptime_seconds": self.started.elapsed().as_secs(),
-            "workers": self.counters.len(),
+            "workers": self.instruments.counters.len(),
             // The rendered text is JSON.
             "counters": serde_json::from_str::<Value>(&counters).unwrap_or_default(),
         });

@@ -73,6 +73,17 @@ impl Batch {
 /// Most resources that are searched for the warnings about one of them: some milliseconds.
 const LOOKED_AT_MAX: usize = 5_000;
 
+/// The revisions of the store that a configuration has.
+#[derive(Debug, Clone, Copy, Default)]
+struct StoreRevisions {
+    /// The newest one that is known.
+    current: u64,
+    /// The one in which resources were last changed, or read whole.
+    read: u64,
+    /// The one of the newest change of resources that is known.
+    changed: u64,
+}
+
 /// The configuration that is to be served.
 #[derive(Clone)]
 pub(crate) struct Desired {
@@ -80,11 +91,7 @@ pub(crate) struct Desired {
     pub(crate) config: Config,
     plugins: Schemas,
     keyring: Keyring,
-    revision: u64,
-    /// The revision in which resources were last changed, or read whole.
-    read: u64,
-    /// The revision of the newest change of resources that is known.
-    changed: u64,
+    revisions: StoreRevisions,
     /// The written form of each resource, by kind and id, to find the changes on a reload.
     written: BTreeMap<Kind, HashMap<Box<str>, Written>>,
     hasher: RandomState,
@@ -120,9 +127,7 @@ impl Desired {
             config: Config::default(),
             plugins,
             keyring,
-            revision: 0,
-            read: 0,
-            changed: 0,
+            revisions: StoreRevisions::default(),
             written: BTreeMap::new(),
             hasher: RandomState::new(),
             quarantine: BTreeMap::new(),
@@ -183,19 +188,19 @@ impl Desired {
 
     /// The store's revision that the configuration shows.
     pub(crate) fn revision(&self) -> u64 {
-        self.revision
+        self.revisions.current
     }
 
     /// The revision in which resources were last changed, or read whole: what else is in the store moves
     /// [`Desired::revision`] alone.
     pub(crate) fn read_at(&self) -> u64 {
-        self.read
+        self.revisions.read
     }
 
     /// The revision of the newest change of resources that is known. After everything was read that is the newest
     /// write: a deletion leaves nothing.
     pub(crate) fn changed(&self) -> u64 {
-        self.changed
+        self.revisions.changed
     }
 
     /// The revision in which a resource was written; 0 for one of the file.
@@ -246,7 +251,8 @@ impl Desired {
         match event {
             Event::Changed { revision, changes } => {
                 if changes.iter().any(|change| is_resource(change.key())) {
-                    (self.read, self.changed) = (revision, revision);
+                    self.revisions.read = revision;
+                    self.revisions.changed = revision;
                 }
                 for change in changes {
                     match change {
@@ -255,7 +261,7 @@ impl Desired {
                     }
                 }
                 self.redecorate(batch);
-                self.revision = revision;
+                self.revisions.current = revision;
             }
             Event::Reloaded(contents) => self.reload(&contents, batch),
             Event::Lost(reason) => {
@@ -289,8 +295,10 @@ impl Desired {
             self.put(record, batch);
         }
         self.redecorate(batch);
-        (self.revision, self.read) = (contents.revision, contents.revision);
-        self.changed = self.newest().into_iter().map(|(_, revision)| revision).max().unwrap_or_default();
+        self.revisions.current = contents.revision;
+        self.revisions.read = contents.revision;
+        self.revisions.changed =
+            self.newest().into_iter().map(|(_, revision)| revision).max().unwrap_or_default();
     }
 
     /// Takes a decoration over. One that cannot be read leaves the form before it; without one the service has costs
@@ -483,7 +491,7 @@ impl Desired {
             // Its deletion is what cannot be.
             if let Some(Some(former)) = batch.before.remove(key) {
                 self.config.resources.put(former.resource, former.created);
-                self.set_aside(key.clone(), reason, self.revision, Standing::LastGood);
+                self.set_aside(key.clone(), reason, self.revisions.current, Standing::LastGood);
             }
             return;
         };
@@ -505,7 +513,7 @@ impl Desired {
                 self.standing(key)
             }
         };
-        let revision = self.written(key).map_or(self.revision, |written| written.revision);
+        let revision = self.written(key).map_or(self.revisions.current, |written| written.revision);
         self.set_aside(key.clone(), reason, revision, standing);
     }
 
@@ -515,7 +523,7 @@ impl Desired {
         let Some(Former { resource, created, closed: false }) = self.former(key) else { return false };
         self.refused.insert(key.clone(), (resource, created));
         self.keep_place(key);
-        let revision = self.written(key).map_or(self.revision, |written| written.revision);
+        let revision = self.written(key).map_or(self.revisions.current, |written| written.revision);
         let standing = self.standing(key);
         self.set_aside(key.clone(), reason, revision, standing);
         true

@@ -19,7 +19,7 @@ pub(crate) fn admit(state: &AdminState, peer: IpAddr, headers: &HeaderMap) -> Re
         return Err(Refusal::new(StatusCode::FORBIDDEN, message));
     }
     if !state.settings.key_required {
-        state.trusted.check(headers).map_err(|reason| Refusal::new(StatusCode::FORBIDDEN, reason))?;
+        state.callers.trusted.check(headers).map_err(|reason| Refusal::new(StatusCode::FORBIDDEN, reason))?;
     }
     Ok(())
 }
@@ -60,7 +60,7 @@ pub(crate) fn recognise(
     if !state.settings.key_required {
         return Ok(Caller { role: AdminRole::Admin, key: None });
     }
-    let cookies = state.trusted.takes_cookie(method, headers);
+    let cookies = state.callers.trusted.takes_cookie(method, headers);
     let Some(shown) = key_of(arguments, headers, cookies) else { return Err(unauthorised("missing apikey")) };
     caller_of(state, shown.as_bytes()).ok_or_else(|| unauthorised("wrong apikey"))
 }
@@ -82,7 +82,7 @@ fn key_of<'a>(arguments: &'a Arguments, headers: &'a HeaderMap, cookies: bool) -
 /// Compares with every key, in time that does not depend on their content.
 fn caller_of(state: &AdminState, shown: &[u8]) -> Option<Caller> {
     let mut found = None;
-    for (key, name) in state.settings.keys.iter().zip(&state.key_names) {
+    for (key, name) in state.settings.keys.iter().zip(&state.callers.key_names) {
         let equal = constant_time::verify_slices_are_equal(key.key.as_bytes(), shown).is_ok();
         // An empty key would let everybody in.
         if equal && !key.key.is_empty() && found.is_none() {
@@ -108,7 +108,7 @@ pub(crate) fn readers(state: &AdminState, headers: &HeaderMap) -> Option<HeaderV
         Admin { key_required: true, .. } => Some(HeaderValue::from_static("*")),
         _ => {
             let origin = headers.get(header::ORIGIN)?;
-            origin.to_str().is_ok_and(|origin| state.trusted.lists(origin)).then(|| origin.clone())
+            origin.to_str().is_ok_and(|origin| state.callers.trusted.lists(origin)).then(|| origin.clone())
         }
     }
 }

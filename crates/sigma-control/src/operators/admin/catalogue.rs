@@ -188,7 +188,7 @@ pub(crate) fn names(state: &AdminState, call: &Call) -> Outcome {
 /// as it is.
 pub(crate) async fn reload(state: &AdminState, call: &Call) -> Outcome {
     if call.method == Method::PUT {
-        if let Some(reload) = &state.reload {
+        if let Some(reload) = &state.gateway.reload {
             let outcome = reload().await;
             outcome.map_err(|reason| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, reason))?;
         }

@@ -163,7 +163,7 @@ fn answer(state: &AdminState, peer: SocketAddr, request: &Request) -> Response {
         let reason = "this address may not open the dashboard; add it to admin.allow".to_owned();
         return refuse(StatusCode::FORBIDDEN, reason);
     }
-    if let Err(reason) = state.trusted.check_host(request.headers()) {
+    if let Err(reason) = state.callers.trusted.check_host(request.headers()) {
         return refuse(StatusCode::FORBIDDEN, reason);
     }
     if !matches!(*request.method(), Method::GET | Method::HEAD) {

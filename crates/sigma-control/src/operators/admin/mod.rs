@@ -136,22 +136,46 @@ pub struct AdminState {
     pub settings: Admin,
     /// The prefix of store keys in responses: `/apisix`, or the prefix in etcd.
     pub key_prefix: String,
-    /// The running gateway; None where nothing is served.
-    pub(crate) process: Option<ProcessCalls>,
-    /// Lists the gateways of the store; None where nothing is served.
-    pub(crate) members: Option<Arc<dyn Fn() -> Listing + Send + Sync>>,
-    /// Reads the configuration and the files of plugins again; None where nothing is served.
-    pub(crate) reload: Option<Arc<Reload>>,
-    /// Has caches forget; None where nothing is served.
-    pub(crate) purges: Option<Arc<Purges>>,
+    pub(crate) gateway: GatewayCalls,
     /// The page of a plugin in the reference, in Markdown.
     pub documentation: Arc<Documentation>,
     /// A short description of each plugin.
     pub summaries: Arc<dyn Fn() -> Value + Send + Sync>,
+    /// The checks of a write beyond the schema of its resource.
+    pub rules: WriteRules,
+    /// A client that stops in the middle of its body is waited for this long.
+    body_timeout: Duration,
+    callers: Callers,
+    /// Writes that depend only on the objects that they name share it; writes that check a whole collection
+    /// hold it alone. So no reference is left dangling by two calls at once. Other nodes of an etcd are not
+    /// held off by it, as they are not in APISIX.
+    writes: RwLock<()>,
+    /// The history of changes; None if no history is kept.
+    pub(crate) history: Option<Arc<HistoryReader>>,
+}
+
+/// The calls of the API to the gateway; each is None where nothing is served.
+#[derive(Default)]
+pub(crate) struct GatewayCalls {
+    pub(crate) process: Option<ProcessCalls>,
+    /// Lists the gateways of the store.
+    pub(crate) members: Option<Arc<dyn Fn() -> Listing + Send + Sync>>,
+    /// Reads the configuration and the files of plugins again.
+    pub(crate) reload: Option<Arc<Reload>>,
+    /// Has caches forget.
+    pub(crate) purges: Option<Arc<Purges>>,
+    /// Returns warnings that come from resources together.
+    pub(crate) foresee: Option<Arc<Foresee>>,
+    /// Explains requests.
+    pub(crate) explainer: Option<Arc<Explainer>>,
+    /// Opens taps.
+    pub(crate) tapping: Option<Arc<Tapping>>,
+}
+
+/// The checks of a write beyond the schema of its resource.
+pub struct WriteRules {
     /// Tries a write before it is stored; None: every value that passes its check is stored.
     pub trial: Option<Trial>,
-    /// Returns warnings that come from resources together; None where nothing is served.
-    pub(crate) foresee: Option<Arc<Foresee>>,
     /// The handling of unknown fields.
     pub unknown_fields: UnknownFields,
     /// The files that resources may name.
@@ -162,25 +186,38 @@ pub struct AdminState {
     pub trusts_proxies: bool,
     /// Whether stream routes may be written: no, while nothing listens for streams.
     pub has_streams: Arc<dyn Fn() -> bool + Send + Sync>,
-    /// A client that stops in the middle of its body is waited for this long.
-    body_timeout: Duration,
+}
+
+impl WriteRules {
+    fn new() -> WriteRules {
+        WriteRules {
+            trial: None,
+            unknown_fields: UnknownFields::default(),
+            files: AllowedFiles::default(),
+            router: RouterKind::default(),
+            trusts_proxies: false,
+            has_streams: Arc::new(|| true),
+        }
+    }
+
+    /// Applies the settings about resources.
+    fn apply(&mut self, settings: &Settings) {
+        self.unknown_fields = settings.compat.unknown_fields;
+        self.files = AllowedFiles::of(settings);
+        self.router = settings.router.http;
+        self.trusts_proxies = !settings.trusted_addresses.is_empty();
+    }
+}
+
+/// The identities of callers.
+struct Callers {
     /// Callers that need no key.
     trusted: Trusted,
-    /// Writes that depend only on the objects that they name share it; writes that check a whole collection
-    /// hold it alone. So no reference is left dangling by two calls at once. Other nodes of an etcd are not
-    /// held off by it, as they are not in APISIX.
-    writes: RwLock<()>,
     /// The index of identities.
     credentials: credentials::Credentials,
     reader: Arc<credentials::Reader>,
     /// The names of the keys of the settings, in their order.
     key_names: Vec<Arc<str>>,
-    /// The history of changes; None if no history is kept.
-    pub(crate) history: Option<Arc<HistoryReader>>,
-    /// Explains requests; None where nothing is served.
-    pub(crate) explainer: Option<Arc<Explainer>>,
-    /// Opens taps; None where nothing is served.
-    pub(crate) tapping: Option<Arc<Tapping>>,
 }
 
 impl AdminState {
@@ -200,48 +237,36 @@ impl AdminState {
             keyring,
             settings,
             key_prefix: "/apisix".to_owned(),
-            process: None,
-            members: None,
-            reload: None,
-            purges: None,
+            gateway: GatewayCalls::default(),
             documentation: Arc::new(|_| None),
             summaries: Arc::new(|| json!({})),
-            trial: None,
-            foresee: None,
-            unknown_fields: UnknownFields::default(),
-            files: AllowedFiles::default(),
-            router: RouterKind::default(),
-            trusts_proxies: false,
-            has_streams: Arc::new(|| true),
+            rules: WriteRules::new(),
             body_timeout: Duration::from_millis(Operators::default().body_timeout_ms.into()),
-            trusted: Trusted::default(),
+            callers: Callers {
+                trusted: Trusted::default(),
+                credentials: credentials::Credentials::default(),
+                reader,
+                key_names,
+            },
             writes: RwLock::new(()),
-            credentials: credentials::Credentials::default(),
-            reader,
-            key_names,
             history: None,
-            explainer: None,
-            tapping: None,
         }
     }
 
     /// Applies the settings of the listeners about callers.
     pub fn behind(&mut self, operators: &Operators) {
         self.body_timeout = Duration::from_millis(operators.body_timeout_ms.into());
-        self.trusted = Trusted::from(operators);
+        self.callers.trusted = Trusted::from(operators);
     }
 
     /// Applies the settings about resources.
     pub fn check_by(&mut self, settings: &Settings) {
-        self.unknown_fields = settings.compat.unknown_fields;
-        self.files = AllowedFiles::of(settings);
-        self.router = settings.router.http;
-        self.trusts_proxies = !settings.trusted_addresses.is_empty();
+        self.rules.apply(settings);
     }
 
     /// Whether a resource that has passed its check could be served.
     fn try_out(&self, kind: Kind, id: &str, value: &Value) -> Result<(), String> {
-        self.trial.as_ref().map_or(Ok(()), |trial| trial.run(kind, id, value))
+        self.rules.trial.as_ref().map_or(Ok(()), |trial| trial.run(kind, id, value))
     }
 
     /// Every write of the API.
@@ -257,7 +282,7 @@ impl AdminState {
         rollback_to: Option<u64>,
     ) -> Result<u64, StoreError> {
         let revision = self.store.commit(transaction).await?;
-        self.credentials.wrote(revision);
+        self.callers.credentials.wrote(revision);
         call.made.store(revision, Ordering::Relaxed);
         if let Some(reader) = &self.history {
             reader.history.wrote(revision, call.author.clone(), rollback_to);
@@ -291,11 +316,11 @@ impl AdminState {
     /// # Errors
     /// Returns an error, which is the whole text of the response, if the value is refused.
     fn check(&self, kind: Kind, id: Option<&str>, value: &Value) -> Result<Vec<Problem>, String> {
-        stored::check(kind, id, value, &*self.plugins, self.unknown_fields)?;
-        let refused = self.files.check(kind, id, value, &*self.plugins);
+        stored::check(kind, id, value, &*self.plugins, self.rules.unknown_fields)?;
+        let refused = self.rules.files.check(kind, id, value, &*self.plugins);
         refused.map_err(|reason| format!("invalid configuration: {reason}"))?;
-        let (plugins, unknown) = (&*self.plugins, self.unknown_fields);
-        let (router, trusts_proxies) = (self.router, self.trusts_proxies);
+        let (plugins, unknown) = (&*self.plugins, self.rules.unknown_fields);
+        let (router, trusts_proxies) = (self.rules.router, self.rules.trusts_proxies);
         let around = Surroundings { plugins, unknown, router, now: unix_seconds(), trusts_proxies };
         Ok(stored::warnings(kind, id, value, &around))
     }
@@ -406,7 +431,7 @@ async fn admitted(state: &AdminState, peer: SocketAddr, request: Request, seen: 
     let limit = state.settings.body_bytes as usize;
     match target {
         Target::Resource(place) => {
-            if place.collection.is(Kind::StreamRoute) && !(state.has_streams)() {
+            if place.collection.is(Kind::StreamRoute) && !(state.rules.has_streams)() {
                 return Err(Refusal::bad("stream mode is disabled, can not add stream routes"));
             }
             let text = call::read(state, &head.headers, body, limit).await?;
@@ -456,7 +481,7 @@ async fn admitted(state: &AdminState, peer: SocketAddr, request: Request, seen: 
 
 /// Explains the result of a request.
 async fn explain(state: &AdminState, call: &Call) -> Outcome {
-    let explainer = state.explainer.as_ref().filter(|_| call.method == Method::GET);
+    let explainer = state.gateway.explainer.as_ref().filter(|_| call.method == Method::GET);
     let Some(explainer) = explainer else { return Err(Refusal::new(StatusCode::NOT_FOUND, "not found")) };
     let explained = explainer.explain(ExplainQuery::read(call.arguments.pairs())).await?;
     Ok(Reply::json(StatusCode::OK, explained))

@@ -23,7 +23,7 @@ pub(crate) fn answer(state: &AdminState, question: ProcessQuery, call: &Call) ->
 /// The running gateway.
 fn running(state: &AdminState) -> Result<&ProcessCalls, Refusal> {
     let none = || Refusal::new(StatusCode::NOT_FOUND, "nothing is served here");
-    state.process.as_ref().ok_or_else(none)
+    state.gateway.process.as_ref().ok_or_else(none)
 }
 
 /// `PUT /nodes/{type}/{id}/{node}`: the state of a node of this gateway.
@@ -78,7 +78,7 @@ pub(crate) fn tap(state: &AdminState, call: &Call) -> Outcome {
         let message = "the role viewer may not see exchanges: use a key with the role admin";
         return Err(Refusal::new(StatusCode::UNAUTHORIZED, message));
     }
-    let tapping = state.tapping.as_ref();
+    let tapping = state.gateway.tapping.as_ref();
     let tapping =
         tapping.ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "this gateway serves no configuration"))?;
     Ok(Reply::lines(tapping.open(&call.arguments.pairs())?).with("cache-control", "no-store"))
@@ -87,7 +87,7 @@ pub(crate) fn tap(state: &AdminState, call: &Call) -> Outcome {
 /// `GET /members`: the gateways of the store.
 pub(crate) async fn members(state: &AdminState, call: &Call) -> Outcome {
     only_get(call)?;
-    match &state.members {
+    match &state.gateway.members {
         Some(members) => Ok(fresh(members().await)),
         None => Err(Refusal::new(StatusCode::NOT_FOUND, "this gateway serves no configuration")),
     }
@@ -96,7 +96,8 @@ pub(crate) async fn members(state: &AdminState, call: &Call) -> Outcome {
 /// `POST /cache/purge`: answers that are kept go, here and on all gateways of the store.
 pub(crate) async fn purge(state: &AdminState, call: &Call) -> Outcome {
     only(call, &Method::POST)?;
-    let purges = state.purges.as_ref().ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "not found"))?;
+    let purges =
+        state.gateway.purges.as_ref().ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "not found"))?;
     let body = call.body.clone().unwrap_or_default();
     let order = PurgeOrder::deserialize(body)
         .map_err(|error| Refusal::bad(format_args!("invalid purge: {error}")))?;
@@ -123,7 +124,7 @@ pub(crate) fn caller(state: &AdminState, call: &Call) -> Outcome {
             AdminApiVersion::V3 => "v3",
             AdminApiVersion::V2 => "v2",
         },
-        "streams": (state.has_streams)(),
+        "streams": (state.rules.has_streams)(),
         "version": env!("CARGO_PKG_VERSION"),
     })))
 }

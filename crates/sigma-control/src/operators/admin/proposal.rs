@@ -52,12 +52,12 @@ impl Proposal {
 /// Returns the warnings about a proposal; pointers begin with the key of a resource. The list is empty while the
 /// gateway lacks a write of this process: warnings might be about resources that have changed.
 pub(super) async fn warnings(state: &AdminState, proposal: Proposal) -> Vec<Problem> {
-    let Some(foresee) = &state.foresee else { return Vec::new() };
+    let Some(foresee) = &state.gateway.foresee else { return Vec::new() };
     if !proposal.is_whole && proposal.puts.is_empty() && proposal.deletes.is_empty() {
         return Vec::new();
     }
     for _ in 0..CATCH_UP_LOOKS {
-        if let Some(found) = foresee(&proposal, state.credentials.newest_written()) {
+        if let Some(found) = foresee(&proposal, state.callers.credentials.newest_written()) {
             return found;
         }
         tokio::time::sleep(CATCH_UP_PAUSE).await;

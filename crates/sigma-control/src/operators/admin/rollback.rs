@@ -138,7 +138,7 @@ fn check(state: &AdminState, key: &str, text: &[u8]) -> Result<Vec<Problem>, Ref
         return Ok(Vec::new());
     };
     let kind = resource.kind;
-    if kind == Kind::StreamRoute && !(state.has_streams)() {
+    if kind == Kind::StreamRoute && !(state.rules.has_streams)() {
         return Err(refused(&"stream mode is disabled, can not add stream routes"));
     }
     state.open(kind, &mut value);

@@ -220,7 +220,8 @@ async fn unique_credentials(state: &AdminState, key: &str, value: &Value) -> Res
         if is_secret_reference(own) {
             continue;
         }
-        let owners = state.credentials.owners(&state.store, &state.reader, plugin, own).await?;
+        let owners =
+            state.callers.credentials.owners(&state.store, &state.callers.reader, plugin, own).await?;
         let Some(other) = owners.into_iter().find(|owner| Some(username(&owner.id)) != own_name) else {
             continue;
         };

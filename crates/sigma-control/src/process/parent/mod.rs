@@ -77,20 +77,53 @@ enum Order {
 pub struct Parent {
     program: Program,
     settings: Process,
-    error_log: ErrorLog,
+    logs: ParentLogs,
     /// It has started as the successor of another process, or for one that waits.
     has_predecessor: bool,
-    /// The file that it runs.
-    file: Option<ProgramFile>,
-    /// That of a gateway that serves, and that the parent is to continue as.
-    renewed_by: Option<ProgramFile>,
-    log: Box<dyn LogControl>,
-    /// Lines of the log, for the serving gateway to ship.
-    lines: Outbox,
+    files: ProgramFiles,
     pid_file: Option<PidFile>,
     systemd: Systemd,
     signals: Option<Signals>,
     events: (mpsc::Sender<Event>, mpsc::Receiver<Event>),
+    gateways: ChildGateways,
+    restarts: RestartDelay,
+    exit: ParentExit,
+    /// The process that waits for the first gateway to serve.
+    launcher: Option<Channel>,
+}
+
+/// The error log of a parent.
+struct ParentLogs {
+    settings: ErrorLog,
+    control: Box<dyn LogControl>,
+    /// Lines of the log, for the serving gateway to ship.
+    lines: Outbox,
+}
+
+/// The end of a parent.
+struct ParentExit {
+    /// When the parent was ordered to stop.
+    stopping: Option<Instant>,
+    /// The exit status of a gateway that has ended last.
+    status: i32,
+}
+
+/// The program files of the parent and its gateway.
+struct ProgramFiles {
+    /// The one that the parent runs.
+    file: Option<ProgramFile>,
+    /// That of a gateway that serves, and that the parent is to continue as.
+    renewed_by: Option<ProgramFile>,
+}
+
+impl ProgramFiles {
+    fn new() -> ProgramFiles {
+        ProgramFiles { file: ProgramFile::of_this_process(), renewed_by: None }
+    }
+}
+
+/// The gateways that a parent has started.
+struct ChildGateways {
     /// The gateway that serves.
     current: Option<Child>,
     /// The starting one, and the task that acts as its predecessor if no gateway serves.
@@ -101,16 +134,21 @@ pub struct Parent {
     retired: Vec<Child>,
     /// The sockets that the gateway listens on.
     held: Vec<OwnedFd>,
+}
+
+impl ChildGateways {
+    /// Returns the state before the first gateway, with the sockets to listen on.
+    fn new(held: Vec<OwnedFd>) -> ChildGateways {
+        ChildGateways { current: None, next: None, owed: Vec::new(), retired: Vec::new(), held }
+    }
+}
+
+/// The delay before another gateway, after one that has died.
+struct RestartDelay {
     /// Gateways that died soon, one after the other.
     deaths: u32,
     /// When another one is to be started.
     start_at: Option<Instant>,
-    /// When the parent was ordered to stop.
-    stopping: Option<Instant>,
-    /// The exit status of a gateway that has ended last.
-    status: i32,
-    /// The process that waits for the first gateway to serve.
-    launcher: Option<Channel>,
 }
 
 /// The parent's possessions for a gateway without a predecessor.
@@ -147,25 +185,16 @@ impl Parent {
         let mut parent = Parent {
             program: origin.program.clone(),
             settings: settings.process.clone(),
-            error_log: settings.error_log.clone(),
+            logs: ParentLogs { settings: settings.error_log.clone(), control: log, lines },
             has_predecessor: origin.has_predecessor(),
-            file: ProgramFile::of_this_process(),
-            renewed_by: None,
-            log,
-            lines,
+            files: ProgramFiles::new(),
             pid_file,
             signals: Some(signals),
             events: mpsc::channel(EVENTS),
-            current: None,
-            next: None,
-            owed: Vec::new(),
-            retired: Vec::new(),
-            held,
+            gateways: ChildGateways::new(held),
             systemd: Systemd::of_environment(origin.has_predecessor()),
-            deaths: 0,
-            start_at: None,
-            stopping: None,
-            status: 0,
+            restarts: RestartDelay { deaths: 0, start_at: None },
+            exit: ParentExit { stopping: None, status: 0 },
             launcher,
         };
         parent.begin(Why::First).map_err(StartError::Handover)?;
@@ -180,19 +209,19 @@ impl Parent {
             if self.is_over() {
                 break;
             }
-            if let Some(current) = self.current.as_ref().filter(|current| current.takes_lines) {
-                self.lines.send(&current.link);
+            if let Some(current) = self.gateways.current.as_ref().filter(|current| current.takes_lines) {
+                self.logs.lines.send(&current.link);
             }
             if self.is_to_renew() {
                 self.renew(&mut signals).await;
                 continue;
             }
-            let start_at = self.start_at;
+            let start_at = self.restarts.start_at;
             tokio::select! {
                 order = next_order(&mut signals) => self.follow(order),
                 Some(event) = self.events.1.recv() => self.take_in(event),
                 () = at(start_at) => {
-                    self.start_at = None;
+                    self.restarts.start_at = None;
                     self.try_again();
                 }
                 _ = look.tick() => self.look(),
@@ -201,7 +230,7 @@ impl Parent {
         if let Some(file) = self.pid_file.take() {
             file.remove();
         }
-        self.status
+        self.exit.status
     }
 
     fn follow(&mut self, order: Order) {
@@ -212,7 +241,7 @@ impl Parent {
                 self.pass_on(Signal::HUP);
             }
             Order::Reopen => {
-                self.log.reopen();
+                self.logs.control.reopen();
                 self.pass_on(Signal::USR1);
             }
             Order::Upgrade => self.upgrade(),
@@ -221,29 +250,31 @@ impl Parent {
 
     /// Whether there is nothing left to do.
     fn is_over(&self) -> bool {
-        let is_empty = self.current.is_none() && self.next.is_none() && self.retired.is_empty();
-        is_empty && (self.stopping.is_some() || self.start_at.is_none())
+        let is_empty = self.gateways.current.is_none()
+            && self.gateways.next.is_none()
+            && self.gateways.retired.is_empty();
+        is_empty && (self.exit.stopping.is_some() || self.restarts.start_at.is_none())
     }
 
     fn children(&self) -> impl Iterator<Item = &Child> {
-        let next = self.next.as_ref().map(|(child, ..)| child);
-        self.current.iter().chain(next).chain(&self.retired)
+        let next = self.gateways.next.as_ref().map(|(child, ..)| child);
+        self.gateways.current.iter().chain(next).chain(&self.gateways.retired)
     }
 
     /// Lets all gateways drain; at the second time they are killed.
     fn stop(&mut self) {
-        match self.stopping {
+        match self.exit.stopping {
             None => {
                 tracing::info!(target: LIFE, "stopping: the gateway drains");
                 self.systemd.stopping();
-                self.stopping = Some(Instant::now());
-                self.start_at = None;
+                self.exit.stopping = Some(Instant::now());
+                self.restarts.start_at = None;
                 // Otherwise clients would still connect, without a response.
-                self.held.clear();
+                self.gateways.held.clear();
                 self.children().for_each(|child| child.signal(Signal::TERM));
             }
             Some(first) if first.elapsed() >= APART => {
-                self.status = 128 + Signal::TERM.as_raw();
+                self.exit.status = 128 + Signal::TERM.as_raw();
                 self.children().for_each(|child| child.signal(Signal::KILL));
             }
             Some(_) => {}
@@ -251,7 +282,7 @@ impl Parent {
     }
 
     fn tell_current(&self, signal: Signal) {
-        if let Some(current) = &self.current {
+        if let Some(current) = &self.gateways.current {
             current.signal(signal);
         }
     }
@@ -259,8 +290,8 @@ impl Parent {
     /// Sends a signal to the serving gateway, and to the starting one.
     fn pass_on(&mut self, signal: Signal) {
         self.tell_current(signal);
-        if self.next.is_some() && !self.owed.contains(&signal) {
-            self.owed.push(signal);
+        if self.gateways.next.is_some() && !self.gateways.owed.contains(&signal) {
+            self.gateways.owed.push(signal);
         }
     }
 
@@ -268,19 +299,19 @@ impl Parent {
     fn begin(&mut self, why: Why) -> io::Result<()> {
         let (child, predecessor) = Child::start(&self.program, &self.events.0)?;
         let mut giving = None;
-        match self.current.as_ref().map(|current| std::sync::Arc::clone(&current.link)) {
+        match self.gateways.current.as_ref().map(|current| std::sync::Arc::clone(&current.link)) {
             Some(link) => {
                 let end = predecessor.into_end();
                 // If it hears that no more, the one that starts sees its predecessor end.
                 tokio::spawn(async move { link.say(&Word::Succeed, &[end]).await });
             }
             None => {
-                let held = self.held.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
+                let held = self.gateways.held.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
                 giving = Some(self.give(predecessor, held));
             }
         }
-        self.next = Some((child, why, giving));
-        self.owed.clear();
+        self.gateways.next = Some((child, why, giving));
+        self.gateways.owed.clear();
         Ok(())
     }
 
@@ -297,21 +328,21 @@ impl Parent {
 
     /// Starts a gateway where one has died.
     fn try_again(&mut self) {
-        if self.next.is_some() || self.current.is_some() || self.stopping.is_some() {
+        if self.gateways.next.is_some() || self.gateways.current.is_some() || self.exit.stopping.is_some() {
             return;
         }
         if let Err(error) = self.begin(Why::Death) {
             tracing::error!(%error, "cannot start a gateway");
-            self.deaths += 1;
-            self.start_at = Some(Instant::now() + self.pause());
+            self.restarts.deaths += 1;
+            self.restarts.start_at = Some(Instant::now() + self.pause());
         }
     }
 
     fn upgrade(&mut self) {
-        if self.stopping.is_some() {
+        if self.exit.stopping.is_some() {
             return;
         }
-        let problem = if self.next.is_some() || self.current.is_none() {
+        let problem = if self.gateways.next.is_some() || self.gateways.current.is_none() {
             Some("a gateway is already starting; try again when it serves".to_owned())
         } else {
             tracing::info!(target: LIFE, program = %self.program.path().display(), "starting a successor");
@@ -320,7 +351,7 @@ impl Parent {
         };
         if let Some(problem) = problem {
             tracing::error!("the successor failed to start: {problem}");
-            self.log.carried_out(Err(&problem));
+            self.logs.control.carried_out(Err(&problem));
         }
     }
 
@@ -328,7 +359,7 @@ impl Parent {
         match event {
             // A draining one may report the result of an upgrade.
             Event::Said(_, Word::CarriedOut { problem, note }, _) => {
-                self.log.carried_out(problem.as_deref().map_or(Ok(&*note), Err));
+                self.logs.control.carried_out(problem.as_deref().map_or(Ok(&*note), Err));
                 self.systemd.ready();
             }
             Event::Said(pid, word, descriptors) => self.receive(pid, word, descriptors),
@@ -337,30 +368,32 @@ impl Parent {
     }
 
     fn receive(&mut self, pid: Pid, word: Word, descriptors: Vec<OwnedFd>) {
-        let is_current = self.current.as_ref().is_some_and(|child| child.pid == pid);
-        let next = self.next.as_mut().map(|(child, ..)| child).filter(|child| child.pid == pid);
-        let Some(child) = next.or(self.current.as_mut().filter(|_| is_current)) else { return };
+        let is_current = self.gateways.current.as_ref().is_some_and(|child| child.pid == pid);
+        let next = self.gateways.next.as_mut().map(|(child, ..)| child).filter(|child| child.pid == pid);
+        let Some(child) = next.or(self.gateways.current.as_mut().filter(|_| is_current)) else { return };
         child.heard = Instant::now();
         match word {
             Word::Socket => child.telling.extend(descriptors),
             Word::Sockets => {
                 let told = std::mem::take(&mut child.telling);
-                if self.stopping.is_none() {
-                    self.held = told;
+                if self.exit.stopping.is_none() {
+                    self.gateways.held = told;
                 }
             }
             Word::Ready { takes_lines, program } => {
                 child.takes_lines = takes_lines;
-                self.renewed_by = program;
+                self.files.renewed_by = program;
                 self.serves(pid);
             }
-            Word::Replace { why } if is_current && self.next.is_none() && self.stopping.is_none() => {
+            Word::Replace { why }
+                if is_current && self.gateways.next.is_none() && self.exit.stopping.is_none() =>
+            {
                 tracing::error!("another gateway replaces process {}: {why}", number(pid));
                 if let Err(error) = self.begin(Why::Replacement) {
                     tracing::error!(%error, "cannot start a gateway");
                 }
             }
-            Word::Stop if is_current && self.stopping.is_none() => self.stop(),
+            Word::Stop if is_current && self.exit.stopping.is_none() => self.stop(),
             Word::Stop
             | Word::Replace { .. }
             | Word::CarriedOut { .. }
@@ -372,44 +405,46 @@ impl Parent {
 
     /// The gateway that was started serves.
     fn serves(&mut self, pid: Pid) {
-        let Some((child, why, _)) = self.next.take_if(|(child, ..)| child.pid == pid) else { return };
+        let Some((child, why, _)) = self.gateways.next.take_if(|(child, ..)| child.pid == pid) else {
+            return;
+        };
         tracing::info!(target: LIFE, pid = number(pid), ?why, "a gateway serves");
         self.systemd.ready();
         if let Some(launcher) = self.launcher.take() {
             tokio::spawn(async move { handover::take_place(&launcher, drop).await });
         }
         // Its successor has notified the former one, which drains.
-        std::mem::take(&mut self.owed).into_iter().for_each(|signal| child.signal(signal));
-        self.retired.extend(self.current.replace(child));
-        if self.stopping.is_some() {
+        std::mem::take(&mut self.gateways.owed).into_iter().for_each(|signal| child.signal(signal));
+        self.gateways.retired.extend(self.gateways.current.replace(child));
+        if self.exit.stopping.is_some() {
             self.tell_current(Signal::TERM);
         }
     }
 
     fn ended(&mut self, pid: Pid, text: &str, code: i32) {
-        if let Some((_, why, giving)) = self.next.take_if(|(child, ..)| child.pid == pid) {
+        if let Some((_, why, giving)) = self.gateways.next.take_if(|(child, ..)| child.pid == pid) {
             if let Some(giving) = giving {
                 giving.abort();
             }
             return self.has_not_started(why, text, code);
         }
-        if let Some(place) = self.retired.iter().position(|child| child.pid == pid) {
-            self.retired.swap_remove(place);
+        if let Some(place) = self.gateways.retired.iter().position(|child| child.pid == pid) {
+            self.gateways.retired.swap_remove(place);
             tracing::debug!(pid = number(pid), text, "a gateway has drained");
             return;
         }
-        let Some(child) = self.current.take_if(|child| child.pid == pid) else { return };
-        self.status = code;
-        if self.stopping.is_some() {
+        let Some(child) = self.gateways.current.take_if(|child| child.pid == pid) else { return };
+        self.exit.status = code;
+        if self.exit.stopping.is_some() {
             return;
         }
-        if code == 0 && self.next.is_some() {
+        if code == 0 && self.gateways.next.is_some() {
             // Its successor ordered it to drain, and has not yet reported to the parent that it serves.
             tracing::debug!(pid = number(pid), text, "a gateway has drained");
             return;
         }
-        self.deaths = if child.started.elapsed() >= SETTLED { 0 } else { self.deaths + 1 };
-        if self.next.is_none() {
+        self.restarts.deaths = if child.started.elapsed() >= SETTLED { 0 } else { self.restarts.deaths + 1 };
+        if self.gateways.next.is_none() {
             self.start_after(self.pause());
         }
         // Clients wait for the other one; the log does not.
@@ -420,18 +455,18 @@ impl Parent {
     fn has_not_started(&mut self, why: Why, text: &str, code: i32) {
         match why {
             // It has said why.
-            Why::First => self.status = if code == 0 { 1 } else { code },
+            Why::First => self.exit.status = if code == 0 { 1 } else { code },
             Why::Death => {
-                self.deaths += 1;
+                self.restarts.deaths += 1;
                 let pause = self.pause();
                 tracing::error!(
                     "the gateway cannot start ({text}); the next attempt is in {} ms",
                     pause.as_millis()
                 );
-                self.start_at = Some(Instant::now() + pause);
+                self.restarts.start_at = Some(Instant::now() + pause);
             }
             // The serving one logs the reason, and has reported to the caller.
-            Why::Upgrade | Why::Replacement if self.current.is_some() => {}
+            Why::Upgrade | Why::Replacement if self.gateways.current.is_some() => {}
             Why::Upgrade | Why::Replacement => self.start_after(self.pause()),
         }
     }
@@ -440,14 +475,14 @@ impl Parent {
     fn start_after(&mut self, pause: Duration) {
         match pause.is_zero() {
             true => self.try_again(),
-            false => self.start_at = Some(Instant::now() + pause),
+            false => self.restarts.start_at = Some(Instant::now() + pause),
         }
     }
 
     /// The pause before the next start.
     fn pause(&self) -> Duration {
         let (least, most) = (self.settings.restart_pause_ms, self.settings.restart_pause_max_ms);
-        pause(self.deaths, least.into(), most.into())
+        pause(self.restarts.deaths, least.into(), most.into())
     }
 
     /// Looks for signs of life.
@@ -455,7 +490,7 @@ impl Parent {
         // It does its own work, with or without gateways.
         self.systemd.alive(Instant::now());
         let limit = Duration::from_millis(self.settings.silence_ms.into());
-        if let Some(current) = self.current.as_ref().filter(|_| !limit.is_zero())
+        if let Some(current) = self.gateways.current.as_ref().filter(|_| !limit.is_zero())
             && current.heard.elapsed() > limit
         {
             tracing::error!("the gateway, process {}, does not respond: killing it", number(current.pid));

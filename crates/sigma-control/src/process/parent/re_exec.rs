@@ -12,7 +12,10 @@ use tokio::sync::mpsc;
 use super::child::Child;
 use super::outbox::Outbox;
 use super::renewal::{KeptChild, LeftOpen, ParentState, ProgramFile, Renewal, become_program};
-use super::{EVENTS, Order, Parent, listened, number};
+use super::{
+    ChildGateways, EVENTS, Order, Parent, ParentExit, ParentLogs, ProgramFiles, RestartDelay, listened,
+    number,
+};
 use crate::process::handover::{Channel, Origin};
 use crate::process::log_control::{LIFE, LogControl};
 use crate::process::pid_file::PidFile;
@@ -39,33 +42,24 @@ impl Parent {
         let mut parent = Parent {
             program: origin.program.clone(),
             settings,
-            error_log,
+            logs: ParentLogs { settings: error_log, control: log, lines },
             has_predecessor,
-            file: ProgramFile::of_this_process(),
-            renewed_by: None,
-            log,
-            lines,
+            files: ProgramFiles::new(),
             pid_file: pid_file.transpose().map_err(StartError::Handover)?,
             signals: Some(listened().map_err(StartError::Signals)?),
             events: mpsc::channel(EVENTS),
-            current: None,
-            next: None,
-            owed: Vec::new(),
-            retired: Vec::new(),
-            held: held.map_err(StartError::Handover)?,
+            gateways: ChildGateways::new(held.map_err(StartError::Handover)?),
             systemd: Systemd::of_environment(has_predecessor),
-            deaths,
-            start_at: None,
-            stopping: None,
-            status,
+            restarts: RestartDelay { deaths, start_at: None },
+            exit: ParentExit { stopping: None, status },
             launcher: None,
         };
         for kept in children {
             let is_current = kept.is_current;
             let child = parent.taken_up(kept).map_err(StartError::Handover)?;
             match is_current {
-                true => parent.current = Some(child),
-                false => parent.retired.push(child),
+                true => parent.gateways.current = Some(child),
+                false => parent.gateways.retired.push(child),
             }
         }
         let now = env!("CARGO_PKG_VERSION");
@@ -84,10 +78,10 @@ impl Parent {
 
     /// Whether a gateway serves that is of another program, and nothing else is under way.
     pub(super) fn is_to_renew(&self) -> bool {
-        self.renewed_by.is_some()
-            && self.current.is_some()
-            && self.next.is_none()
-            && self.stopping.is_none()
+        self.files.renewed_by.is_some()
+            && self.gateways.current.is_some()
+            && self.gateways.next.is_none()
+            && self.exit.stopping.is_none()
             && self.launcher.is_none()
             // The first half of a message is known to this image only.
             && self.children().all(|child| child.telling.is_empty())
@@ -96,7 +90,7 @@ impl Parent {
     /// Goes on as the program of the gateway that serves. Returns if there is no other one, if something has to be done
     /// before, or if it cannot be: then the log says so.
     pub(super) async fn renew(&mut self, signals: &mut Signals) {
-        let Some((own, told)) = self.file.zip(self.renewed_by.take()) else { return };
+        let Some((own, told)) = self.files.file.zip(self.files.renewed_by.take()) else { return };
         if !own.is_outdated_by(told, self.program.path()) {
             return;
         }
@@ -105,10 +99,10 @@ impl Parent {
             return;
         }
         self.hear_out(signals).await;
-        self.renewed_by = Some(told);
+        self.files.renewed_by = Some(told);
         // An incoming message may be more important, and comes first.
         if self.is_to_renew() {
-            self.renewed_by = None;
+            self.files.renewed_by = None;
             let error = self.become_it();
             tracing::error!(
                 program = %self.program.path().display(),
@@ -144,12 +138,12 @@ impl Parent {
 
     /// Executes the program. No task gets a turn from here on, so new messages wait in the channels.
     fn become_it(&self) -> io::Error {
-        self.log.flush();
+        self.logs.control.flush();
         let mut left = LeftOpen::default();
         match self.kept(&mut left) {
             Ok(kept) => {
                 let error = become_program(self.program.path(), self.program.arguments(), &kept);
-                self.lines.begin_with(kept.lines, kept.lines_lost);
+                self.logs.lines.begin_with(kept.lines, kept.lines_lost);
                 error
             }
             Err(error) => error,
@@ -158,8 +152,8 @@ impl Parent {
 
     fn kept<'p>(&'p self, left: &mut LeftOpen<'p>) -> io::Result<ParentState> {
         let mut children = Vec::new();
-        let current = self.current.iter().map(|child| (child, true));
-        for (child, is_current) in current.chain(self.retired.iter().map(|child| (child, false))) {
+        let current = self.gateways.current.iter().map(|child| (child, true));
+        for (child, is_current) in current.chain(self.gateways.retired.iter().map(|child| (child, false))) {
             children.push(KeptChild {
                 pid: number(child.pid),
                 link: left.leave(&*child.link)?,
@@ -169,27 +163,27 @@ impl Parent {
             });
         }
         let mut held = Vec::new();
-        for socket in &self.held {
+        for socket in &self.gateways.held {
             held.push(left.leave(socket)?);
         }
         let pid_file = match &self.pid_file {
             Some(file) => Some((file.path().to_owned(), left.leave(file)?)),
             None => None,
         };
-        let outcome = self.log.outcome().map(|outcome| left.leave_borrowed(outcome)).transpose()?;
+        let outcome = self.logs.control.outcome().map(|outcome| left.leave_borrowed(outcome)).transpose()?;
         // The last, so that nothing is lost if there is an error.
-        let (lines, lines_lost) = self.lines.take();
+        let (lines, lines_lost) = self.logs.lines.take();
         Ok(ParentState {
             protocol: ParentState::PROTOCOL,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             settings: self.settings.clone(),
-            error_log: self.error_log.clone(),
+            error_log: self.logs.settings.clone(),
             pid_file,
             outcome,
             held,
             children,
-            deaths: self.deaths,
-            status: self.status,
+            deaths: self.restarts.deaths,
+            status: self.exit.status,
             has_predecessor: self.has_predecessor,
             lines,
             lines_lost,

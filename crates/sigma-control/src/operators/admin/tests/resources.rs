@@ -419,7 +419,7 @@ async fn other_kinds_have_their_keys() {
     let patched = api.done("PATCH /secrets/vault/1/token", "\"u\"").await;
     assert_eq!(patched["value"]["token"], json!("u"));
     let mut closed = Api::new();
-    Arc::get_mut(&mut closed.state).expect("one owner").has_streams = Arc::new(|| false);
+    Arc::get_mut(&mut closed.state).expect("one owner").rules.has_streams = Arc::new(|| false);
     let message = "stream mode is disabled, can not add stream routes";
     closed.refused("GET /stream_routes", "", 400, message).await;
 }
