@@ -6,6 +6,7 @@
 mod circles;
 mod docs;
 mod duplicates;
+mod fields;
 mod glossary;
 mod layering;
 mod lock;
@@ -100,6 +101,7 @@ fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
     findings.extend(duplicates::check(&repository)?);
     findings.extend(size::check(&repository.sources));
     findings.extend(tuples::check(&repository.sources));
+    findings.extend(fields::check(&repository.sources));
     findings.extend(unsafe_blocks::check(&repository.sources));
     for source in &repository.sources {
         findings.extend(style::check(source));
