@@ -22,7 +22,7 @@ use sigma_upstream::health::{CheckerSpec, Checkers, Plan};
 use sigma_upstream::identity::EndpointIds;
 use sigma_upstream::pool::{PoolLimits, Pools, Target, connect};
 use sigma_upstream::watch::{Source, Watch};
-use sigma_wire::h2::SharedLimits;
+use sigma_wire::h2::{FlowWindows, SharedLimits};
 use sigma_wire::h3;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
@@ -89,8 +89,7 @@ impl Worker {
         let shared = SharedLimits {
             head: HeadLimits { line_bytes: 1_000, head_bytes: 1_000, fields: 10, tolerance: Tolerance::NONE },
             streams: 10,
-            stream_window_bytes: 65_535,
-            connection_window_bytes: 65_535,
+            windows: FlowWindows { stream_bytes: 65_535, connection_bytes: 65_535 },
             frame_bytes: 16_384,
             header_list_bytes: 16_384,
             controls_per_second: u32::MAX,

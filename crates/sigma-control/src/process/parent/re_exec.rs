@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use super::child::Child;
 use super::outbox::Outbox;
-use super::renewal::{KeptChild, LeftOpen, ParentState, ProgramFile, Renewal, become_program};
+use super::renewal::{KeptChild, LeftOpen, ParentState, Renewal, become_program};
 use super::{
     ChildGateways, EVENTS, Order, Parent, ParentExit, ParentLogs, ProgramFiles, RestartDelay, listened,
     number,

@@ -159,14 +159,14 @@ fn write_entry(entry: &Entry, indent: &str, out: &mut String) -> fmt::Result {
 
 fn write_upstream(upstream: &Upstream, out: &mut String) -> fmt::Result {
     writeln!(out, "\nupstream {}: {:?}, {}", upstream.key, upstream.config.balance, upstream.scheme_name())?;
-    if let Some(key) = &upstream.hash_key {
+    if let Some(key) = &upstream.selection.hash_key {
         writeln!(out, "  by {key:?}")?;
     }
-    writeln!(out, "  {:?}", upstream.timeouts)?;
-    writeln!(out, "  {:?}", upstream.pool)?;
-    writeln!(out, "  retries {:?} for {} ms", upstream.retries, upstream.retry_timeout_ms)?;
-    let host = &upstream.upstream_host;
-    writeln!(out, "  host {:?}{}{host}", upstream.pass_host, if host.is_empty() { "" } else { " " })?;
+    writeln!(out, "  {:?}", upstream.transport.timeouts)?;
+    writeln!(out, "  {:?}", upstream.transport.pool)?;
+    writeln!(out, "  retries {:?} for {} ms", upstream.retry.retries, upstream.retry.timeout_ms)?;
+    let host = &upstream.host.rewritten;
+    writeln!(out, "  host {:?}{}{host}", upstream.host.pass, if host.is_empty() { "" } else { " " })?;
     for node in plan_nodes(upstream.config.scheme, &upstream.config.nodes) {
         let place = match &node.location {
             Location::Fixed(address) => address.to_string(),
