@@ -303,7 +303,7 @@ impl Ring {
     #[cfg(test)]
     pub(super) fn stopped(&self) -> usize {
         let is_stopped = |connection: &&Connection| {
-            connection.incoming == Incoming::Idle && !connection.received.is_empty()
+            connection.input.operation == Incoming::Idle && !connection.input.received.is_empty()
         };
         self.connections.iter().filter(is_stopped).count()
     }
