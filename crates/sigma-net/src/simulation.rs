@@ -21,9 +21,12 @@ use tokio::time::Instant;
 use crate::listen::Claim;
 
 /// A byte stream of a test.
-pub trait Wire: AsyncRead + AsyncWrite + Debug + Send + Sync + Unpin {}
+pub trait Wire: AsyncRead + AsyncWrite + Debug + Send + Sync + Unpin {
+    /// Makes the end of the stream a reset, as [`crate::Stream::reset`] does. A stream that has no resets ends in order.
+    fn be_abrupt(&self) {}
+}
 
-impl<T: AsyncRead + AsyncWrite + Debug + Send + Sync + Unpin> Wire for T {}
+impl Wire for tokio::io::DuplexStream {}
 
 /// A connection being established.
 pub type Dialling = Pin<Box<dyn Future<Output = io::Result<Box<dyn Wire>>> + Send>>;

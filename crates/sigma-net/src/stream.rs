@@ -270,7 +270,7 @@ impl Stream {
             Stream::Tls(s) => s.socket().be_abrupt(),
             Stream::Unix(_) => {}
             #[cfg(feature = "simulation")]
-            Stream::Simulated(_) => {}
+            Stream::Simulated(s) => s.be_abrupt(),
         }
     }
 

@@ -25,6 +25,11 @@ impl Head {
         }
     }
 
+    /// Returns all fields in their order.
+    pub fn fields(&self) -> &[(String, String)] {
+        &self.fields
+    }
+
     /// Returns true if the connection ends after this message.
     pub fn closes(&self) -> bool {
         self.only("connection").is_ok_and(|value| value.is_some_and(|value| value.contains("close")))
@@ -124,7 +129,7 @@ impl Reader {
     }
 
     /// Returns one line, without its end. None if the connection ended before.
-    async fn line(&mut self, end: &mut PeerEnd) -> Option<String> {
+    pub async fn line(&mut self, end: &mut PeerEnd) -> Option<String> {
         loop {
             if let Some(at) = self.bytes.windows(2).position(|window| window == b"\r\n") {
                 let line: Vec<u8> = self.bytes.drain(..at + 2).collect();

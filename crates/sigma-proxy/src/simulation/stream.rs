@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use sigma_net::simulation::Wire;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::world::World;
@@ -42,6 +43,8 @@ struct Link {
     to_peer: Lane,
     /// Reset: the bytes in flight are lost.
     broken: bool,
+    /// The gateway's end resets it when it is dropped.
+    is_abrupt: bool,
 }
 
 impl Link {
@@ -197,12 +200,18 @@ impl AsyncWrite for GatewayEnd {
     }
 }
 
+impl Wire for GatewayEnd {
+    fn be_abrupt(&self) {
+        locked(&self.link).is_abrupt = true;
+    }
+}
+
 impl Drop for GatewayEnd {
     fn drop(&mut self) {
         let mut link = locked(&self.link);
         link.to_gateway.deaf = true;
         // A kernel that closes with unread bytes resets the connection.
-        if !link.to_gateway.bytes.is_empty() {
+        if link.is_abrupt || !link.to_gateway.bytes.is_empty() {
             link.break_off();
         }
         link.to_peer.end();
@@ -273,7 +282,44 @@ impl PeerEnd {
     pub fn reset(&mut self) {
         locked(&self.link).break_off();
     }
+
+    /// Returns true if the connection was reset, by either end.
+    pub fn is_reset(&self) -> bool {
+        locked(&self.link).broken
+    }
 }
+
+/// For code that needs a stream, such as TLS: it reads and writes at once as much as possible.
+impl AsyncRead for PeerEnd {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let mut link = locked(&self.link);
+        if link.broken {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+        }
+        link.to_peer.read(cx, buf.remaining(), |bytes| buf.put_slice(bytes)).map(|_| Ok(()))
+    }
+}
+
+impl AsyncWrite for PeerEnd {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let mut link = locked(&self.link);
+        if link.broken || link.to_gateway.deaf {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+        }
+        link.to_gateway.write(cx, bytes, self.room).map(Ok)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.finish();
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Wire for PeerEnd {}
 
 impl Drop for PeerEnd {
     fn drop(&mut self) {
