@@ -6,17 +6,19 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::http::Request;
 use serde_json::{Value, json};
+use sigma_net::Stream;
 use sigma_plugin::Kind;
 use tokio::signal::unix::SignalKind;
 use tower_service::Service;
 
 use super::peers::{Conversation, Message};
-use super::{ADMIN, CONTROL, LISTEN, STATUS, Simulation, Task, seams};
+use super::{ADMIN, CONTROL, LISTEN, LOOK, STATUS, Simulation, Task, seams};
 use crate::{AllPlugins, LogControl, Options, Origin, Sandbox, Source, Supervisor, WorkerLost};
 
 /// The key of an admin.
@@ -57,6 +59,9 @@ fn completed(mut config: Value, folder: &Path) -> Value {
 pub(super) fn catch_all(upstream: Value) -> Value {
     json!({ "routes": [{ "id": "all", "uri": "/*", "upstream": upstream }] })
 }
+
+/// The path of an access log for [`Gateway::await_access`].
+pub(super) const ACCESS_LOG: &str = "{dir}/access.log";
 
 /// Settings of a gateway with a store and an Admin API.
 pub(super) fn managed() -> Value {
@@ -151,9 +156,10 @@ impl Gateway {
         Ok(())
     }
 
-    /// Replaces the file.
+    /// Replaces the file; `{dir}` is a folder of this gateway.
     pub(super) fn rewrite(&self, config: Value) {
-        self.rewrite_text(&completed(config, self.folder.path()).to_string());
+        let text = completed(config, self.folder.path()).to_string();
+        self.rewrite_text(&text.replace("{dir}", &self.folder.path().to_string_lossy()));
     }
 
     /// Replaces the file by a text, which may be invalid.
@@ -213,8 +219,12 @@ impl Gateway {
     /// # Errors
     /// Returns an error if it does not listen.
     pub(super) fn try_connect(&self) -> std::io::Result<Client> {
-        let conversation = self.simulation.connect(LISTEN)?;
-        Ok(Client { conversation, simulation: self.simulation.clone() })
+        Ok(Client::new(self.simulation.connect(LISTEN)?, &self.simulation))
+    }
+
+    /// Connects a client of another protocol than HTTP/1.1, such as TLS.
+    pub(super) fn dial(&self) -> Stream {
+        self.simulation.connect(LISTEN).unwrap().into_stream()
     }
 
     /// Sends a GET on a new connection.
@@ -291,6 +301,16 @@ impl Gateway {
         self.simulation.0.log.text()
     }
 
+    /// Waits for a text in the access log of [`ACCESS_LOG`]. Another thread writes it, so real time passes, too.
+    pub(super) fn await_access(&self, text: &str) {
+        let written = || fs::read_to_string(self.folder.path().join("access.log")).unwrap_or_default();
+        let is_written = || {
+            self.simulation.pass(LOOK);
+            written().contains(text)
+        };
+        assert!(sigma_testkit::until(sigma_testkit::DEADLINE, is_written), "{text} is not in\n{}", written());
+    }
+
     /// Waits for a text in the error log.
     pub(super) fn await_log(&self, text: &str) {
         assert!(self.simulation.until(|| self.log().contains(text)), "{text} is not in\n{}", self.log());
@@ -304,6 +324,60 @@ pub(super) struct Client {
 }
 
 impl Client {
+    /// Returns the client, or the node, at this end of a connection.
+    pub(super) fn new(conversation: Conversation, simulation: &Simulation) -> Client {
+        Client { conversation, simulation: simulation.clone() }
+    }
+
+    /// Returns its port.
+    pub(super) fn port(&self) -> u16 {
+        self.conversation.port()
+    }
+
+    /// Reads a request.
+    ///
+    /// # Panics
+    /// The connection ends before it.
+    pub(super) fn request(&mut self) -> Message {
+        self.simulation.run(self.conversation.request()).unwrap().unwrap()
+    }
+
+    /// Reads a line; an empty one at the end of the connection.
+    pub(super) fn line(&mut self) -> String {
+        self.simulation.run(self.conversation.line())
+    }
+
+    /// Reads up to the end of the connection, which must come in this time.
+    ///
+    /// # Errors
+    /// Returns an error if the end is a reset or does not come.
+    pub(super) fn rest_within(&mut self, time: Duration) -> Result<Vec<u8>, String> {
+        let rest = self.conversation.whole_rest();
+        let rest = self.simulation.run(async { tokio::time::timeout(time, rest).await });
+        rest.unwrap_or_else(|_| Err("the connection is open".to_owned()))
+    }
+
+    /// Reads up to the end of the connection.
+    ///
+    /// # Errors
+    /// Returns an error if the end is a reset.
+    pub(super) fn whole_rest(&mut self) -> Result<Vec<u8>, String> {
+        self.simulation.run(self.conversation.whole_rest())
+    }
+
+    /// Reads up to the end of the connection.
+    ///
+    /// # Panics
+    /// It ends in order, or after further bytes.
+    pub(super) fn expect_reset(&mut self) {
+        assert_eq!(self.whole_rest(), Err("a reset after []".to_owned()));
+    }
+
+    /// Resets the connection.
+    pub(super) fn reset(self) {
+        self.conversation.reset();
+    }
+
     /// Sends bytes.
     pub(super) fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.simulation.run(self.conversation.send(bytes)).unwrap();

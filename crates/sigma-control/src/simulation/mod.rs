@@ -35,6 +35,9 @@ mod registries;
 mod reload;
 mod retries;
 pub(crate) mod seams;
+mod stream_guards;
+mod streams;
+mod tls;
 
 use std::net::SocketAddr;
 use std::ops::Deref;
@@ -46,6 +49,7 @@ use sigma_plugin::system::System;
 use sigma_proxy::simulation::world::World;
 use sigma_upstream::dns::scripted::Names;
 use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
+use tokio::sync::mpsc::UnboundedReceiver;
 
 use gateway::Gateway;
 use log::Log;
@@ -148,6 +152,11 @@ impl Simulation {
             self.pass(LOOK);
         }
         false
+    }
+
+    /// Waits for the next connection of a node that the test serves.
+    fn accept(&self, accepted: &mut UnboundedReceiver<peers::Conversation>) -> gateway::Client {
+        gateway::Client::new(self.run(accepted.recv()).unwrap(), self)
     }
 
     /// Begins some work on the side.

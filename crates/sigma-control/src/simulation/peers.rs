@@ -6,12 +6,14 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
+use sigma_net::Stream;
 use sigma_net::simulation::{Dialling, Wire};
 use sigma_proxy::simulation::message::{Ended, Framing, Head, Reader};
 use sigma_proxy::simulation::stream::{Mood, PeerEnd, connection};
 use sigma_proxy::simulation::world::World;
 use tokio::sync::Semaphore;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 /// A message with its body.
 #[derive(Debug)]
@@ -24,6 +26,11 @@ impl Message {
     /// Returns the status of a response.
     pub(super) fn status(&self) -> u16 {
         self.head.start.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_default()
+    }
+
+    /// Returns the method of a request.
+    pub(super) fn method(&self) -> &str {
+        self.head.start.split(' ').next().unwrap_or_default()
     }
 
     /// Returns the target of a request.
@@ -39,6 +46,12 @@ impl Message {
         self.head.only(name).unwrap()
     }
 
+    /// Returns all values of a field.
+    pub(super) fn all(&self, name: &str) -> Vec<&str> {
+        let same = self.head.fields().iter().filter(|(field, _)| field.eq_ignore_ascii_case(name));
+        same.map(|(_, value)| value.as_str()).collect()
+    }
+
     /// Returns the body as a text.
     pub(super) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
@@ -49,6 +62,8 @@ impl Message {
 pub(super) struct Conversation {
     end: PeerEnd,
     reader: Reader,
+    /// The port of a client; 0 at a node.
+    port: u16,
     /// Bytes are sent at once, instead of in pieces by chance.
     is_calm: bool,
 }
@@ -56,7 +71,17 @@ pub(super) struct Conversation {
 impl Conversation {
     fn new(world: &World, end: PeerEnd, is_calm: bool) -> Conversation {
         let (piece, paused) = if is_calm { (1 << 16, 0) } else { (world.one_of(&[7, 500, 1 << 16]), 5) };
-        Conversation { end, reader: Reader::new(world, piece, paused), is_calm }
+        Conversation { end, reader: Reader::new(world, piece, paused), port: 0, is_calm }
+    }
+
+    /// Returns the connection as a stream, on which nothing was read yet.
+    pub(super) fn into_stream(self) -> Stream {
+        Stream::Simulated(Box::new(self.end))
+    }
+
+    /// Returns the port of this client.
+    pub(super) fn port(&self) -> u16 {
+        self.port
     }
 
     /// Sends bytes.
@@ -123,6 +148,11 @@ impl Conversation {
         self.reader.head(&mut self.end).await
     }
 
+    /// Reads a line; an empty one at the end of the connection.
+    pub(super) async fn line(&mut self) -> String {
+        self.reader.line(&mut self.end).await.unwrap_or_default()
+    }
+
     /// Reads so many bytes; fewer at the end of the connection.
     pub(super) async fn exactly(&mut self, n: usize) -> Vec<u8> {
         self.reader.body(&mut self.end, Framing::Known(n)).await.map(|(bytes, _)| bytes).unwrap_or_default()
@@ -131,6 +161,15 @@ impl Conversation {
     /// Reads up to the end of the connection.
     pub(super) async fn rest(&mut self) -> Vec<u8> {
         self.reader.body(&mut self.end, Framing::UntilClose).await.map(|(body, _)| body).unwrap_or_default()
+    }
+
+    /// Reads up to the end of the connection.
+    ///
+    /// # Errors
+    /// Returns an error if the end is a reset.
+    pub(super) async fn whole_rest(&mut self) -> Result<Vec<u8>, String> {
+        let rest = self.rest().await;
+        if self.end.is_reset() { Err(format!("a reset after {rest:?}")) } else { Ok(rest) }
     }
 
     /// Closes the sending direction.
@@ -204,9 +243,10 @@ impl Network {
     /// Returns an error if the gateway does not listen there.
     pub(super) fn connect(&self, addr: SocketAddr) -> std::io::Result<Conversation> {
         let (near, far) = connection(&self.world, self.mood());
-        let peer = SocketAddr::from(([127, 0, 0, 1], 40_000 + self.next_number()));
+        let port = 40_000 + self.next_number();
+        let peer = SocketAddr::from(([127, 0, 0, 1], port));
         sigma_net::simulation::connect(addr, Box::new(near), peer)?;
-        Ok(Conversation::new(&self.world, far, self.is_calm))
+        Ok(Conversation { port, ..Conversation::new(&self.world, far, self.is_calm) })
     }
 
     fn next_number(&self) -> u16 {
@@ -236,6 +276,25 @@ impl Network {
         let listening = Rc::new(Listening { connections: Cell::new(0), serve });
         self.nodes.borrow_mut().insert(address, Rc::clone(&listening));
         Node { address, listening, requests: Rc::default(), network: self.clone() }
+    }
+
+    /// A node whose connections the test serves.
+    pub(super) fn scripted(&self) -> (Node, UnboundedReceiver<Conversation>) {
+        let (send, accepted) = unbounded_channel();
+        let serve = move |conversation| {
+            // The connection ends with a test that has ended.
+            let _ = send.send(conversation);
+            std::future::ready(())
+        };
+        (self.serve(serve), accepted)
+    }
+
+    /// A node that returns 200 and, as JSON, the target and the fields that it has got.
+    pub(super) fn mirror(&self) -> Node {
+        self.answer(|request| {
+            let body = json!({ "target": request.target(), "headers": request.head.fields() });
+            response(200, "", &body.to_string())
+        })
     }
 
     /// A node that answers each request by a function, which returns the bytes of the response.

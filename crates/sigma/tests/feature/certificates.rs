@@ -95,28 +95,6 @@ fn told_on_a_terminal(gateway: &Gateway) {
 }
 
 #[test]
-fn a_certificate_put_too_late_is_warned_of_and_served() {
-    let root = Authority::new("Root");
-    let text = "listeners: [{ address: \"{listen}\", tls: true }]\n\
-         admin: { address: \"{admin}\", keys: [{ key: secret-of-the-test }] }\n\
-         store: { kind: embedded, path: \"{dir}/data\" }\n";
-    let gateway = Gateway::start(SIGMA, text).unwrap();
-    let admin = Operator::new(gateway.admin_address()).with_key("secret-of-the-test");
-    let old = issued_for(&root, "a.test", 2001, 2002);
-    admin.put("ssls/1", &old.ssl(json!({ "sni": "a.test" }))).unwrap();
-    gateway.await_log("has expired and peers refuse it");
-    let new = issued_for(&root, "a.test", 2001, 2090);
-    admin.put("ssls/1", &new.ssl(json!({ "sni": "a.test" }))).unwrap();
-    run(async { while shown(&gateway, &root, "a.test").await != Ok(der(&new)) {} });
-    assert_eq!(
-        gateway.stderr().matches("has expired and peers refuse it").count(),
-        1,
-        "{}",
-        gateway.stderr()
-    );
-}
-
-#[test]
 fn a_check_warns_of_it() {
     let (root, origin, dir) =
         (Authority::new("Root"), Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
@@ -204,18 +182,4 @@ fn a_renewed_certificate_is_taken_over_when_its_key_fits() {
     link("privkey", 2);
     assert!(until(PATIENCE, || shown() == Ok(der(&second))), "{}", gateway.stderr());
     assert_eq!(gateway.stderr().matches("the last valid pair stays").count(), 1, "{}", gateway.stderr());
-}
-
-/// Without a pair that was good before, nothing starts, and the message names the file.
-#[test]
-fn a_start_without_a_good_pair_is_refused() {
-    let origin = Origin::echo("a").unwrap();
-    let ssls = json!([{ "id": "a", "sni": "a.test", "cert_file": "/nowhere/both.pem" }]);
-    let failed = Gateway::start(SIGMA, &config(json!(true), to_origin(&origin), json!({ "ssls": ssls })));
-    let failed = format!("{:#}", failed.err().unwrap());
-    assert!(failed.contains("ssls/a: cannot read /nowhere/both.pem: No such file"), "{failed}");
-    let ssls = json!([{ "id": "a", "sni": "a.test", "cert": "$env://SIGMA_TEST_UNSET", "key": "$env://SIGMA_TEST_UNSET" }]);
-    let failed = Gateway::start(SIGMA, &config(json!(true), to_origin(&origin), json!({ "ssls": ssls })));
-    let failed = format!("{:#}", failed.err().unwrap());
-    assert!(failed.contains("the environment variable `SIGMA_TEST_UNSET` is not set"), "{failed}");
 }

@@ -1,15 +1,13 @@
-//! The sources of certificates, and their additions: stapled OCSP responses, keys in the environment, and the
-//! chains that clients show.
+//! The sources of certificates, and their additions: stapled OCSP responses, keys in the environment, encrypted keys.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use serde_json::{Value, json};
 use sigma_testkit::{Gateway, Origin, free_port, until};
 
-use crate::tls::{Authority, Issued, admin, ask, config, der, openssl, run, shake, shown, status, to_origin};
+use crate::tls::{Authority, admin, ask, config, der, openssl, run, shake, shown, status, to_origin};
 use crate::{PATIENCE, SIGMA};
 
 /// Runs the words of `command` in `dir`; `openssl` is the program that they need.
@@ -77,32 +75,6 @@ fn ocsp_responses_are_stapled_and_replaced_by_a_reload() {
     gateway.reload().unwrap();
     gateway.await_log("a.ocsp");
     assert_eq!(stapled(&gateway), "good");
-}
-
-#[test]
-fn certificate_files_are_read_again_by_a_reload() {
-    let (root, origin, dir) =
-        (Authority::new("Root"), Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
-    let [first, second] = ["a.test", "a.test"].map(|name| root.issue(name));
-    let tls = json!({ "certificates": [first.files(dir.path(), "own")] });
-    let gateway = Gateway::start(SIGMA, &config(tls, to_origin(&origin), json!({}))).unwrap();
-    run(async {
-        let mut open = shake(&gateway, &root.client(None), "a.test").await.unwrap();
-        second.files(dir.path(), "own");
-        // Not before it is requested.
-        assert_eq!(shown(&gateway, &root, "a.test").await, Ok(der(&first)));
-        gateway.reload().unwrap();
-        let mut row = 0;
-        while row < 8 {
-            row = if shown(&gateway, &root, "a.test").await == Ok(der(&second)) { row + 1 } else { 0 };
-        }
-        assert_eq!(status(&ask(&mut open, "a.test", "/", "").await.unwrap()), 200);
-        // Half of a new pair leaves the old one in force.
-        std::fs::write(dir.path().join("own.key"), &first.key).unwrap();
-        gateway.reload().unwrap();
-        gateway.await_log("own.key");
-        assert_eq!(shown(&gateway, &root, "a.test").await, Ok(der(&second)));
-    });
 }
 
 /// A listener and an ssl with encrypted keys. A reload without the passphrase leaves the old pair in force.
@@ -249,55 +221,4 @@ fn certificates_and_keys_may_stand_in_the_environment() {
     for text in [listed, gateway.stderr(), gateway.stdout()] {
         assert!(!text.contains("PRIVATE KEY") && !text.contains(&second.key[40..80]), "{text}");
     }
-}
-
-/// An authority under another one, and its certificate.
-fn under(parent: &Authority, name: &str) -> Authority {
-    let mut params = CertificateParams::new(Vec::new()).unwrap();
-    params.distinguished_name.push(rcgen::DnType::CommonName, name);
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let key = KeyPair::generate().unwrap();
-    let pem = params.signed_by(&key, &parent.issuer).unwrap().pem();
-    Authority { issuer: Issuer::new(params, key), pem }
-}
-
-#[test]
-fn depth_bounds_the_chain_that_a_client_may_show() {
-    let (root, clients, origin) =
-        (Authority::new("Root"), Authority::new("Clients"), Origin::echo("a").unwrap());
-    let middle = under(&clients, "Middle");
-    let low = under(&middle, "Low");
-    let chain = |own: Issued, above: &[&Authority]| {
-        let above: String = above.iter().map(|authority| authority.pem.as_str()).collect();
-        Issued { cert: own.cert + &above, key: own.key }
-    };
-    let shown = [
-        chain(clients.issue("direct"), &[]),
-        chain(middle.issue("one"), &[&middle]),
-        chain(low.issue("two"), &[&low, &middle]),
-    ];
-    let names = ["d0.test", "d1.test", "d2.test", "usual.test"];
-    let mut ssls: Vec<Value> = names
-        .iter()
-        .enumerate()
-        .map(|(depth, name)| {
-            let client = json!({ "ca": clients.pem, "depth": depth });
-            root.issue(name).ssl(json!({ "id": name, "sni": name, "client": client }))
-        })
-        .collect();
-    ssls[3]["client"] = json!({ "ca": clients.pem });
-    let text = config(json!(true), to_origin(&origin), json!({ "ssls": ssls }));
-    let gateway = Gateway::start(SIGMA, &text).unwrap();
-    run(async {
-        for (name, most) in names.iter().zip([0, 1, 2, 1]) {
-            for (intermediates, own) in shown.iter().enumerate() {
-                let answer = async {
-                    let mut stream = shake(&gateway, &root.client(Some(own)), name).await?;
-                    ask(&mut stream, name, "/", "").await.map_err(|error| error.to_string())
-                };
-                let answer = answer.await.map(|text| status(&text));
-                assert_eq!(answer.is_ok(), intermediates <= most, "{name}, {intermediates}: {answer:?}");
-            }
-        }
-    });
 }

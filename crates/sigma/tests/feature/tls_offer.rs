@@ -1,17 +1,12 @@
-//! The offers of a TLS listener: versions and ciphers as a scanner sees them, sessions that can be resumed,
-//! and the redirect to it from a listener in cleartext.
+//! The offers of a TLS listener: versions and ciphers as a scanner sees them, sessions that can be resumed.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use serde_json::{Value, json};
-use sigma_net::Stream;
-use sigma_net::tls::ClientTls;
-use sigma_testkit::{Address, Gateway, Origin, Peer, free_port, until};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use serde_json::json;
+use sigma_testkit::{Gateway, Origin, Peer, until};
 
-use crate::tls::{Authority, ask, config, openssl, run, shake, status, to_origin};
+use crate::tls::{Authority, config, openssl, to_origin};
 use crate::{PATIENCE, SIGMA};
 
 /// Returns the findings of `sslscan`, an element a line.
@@ -85,18 +80,6 @@ fn a_scanner_finds_nothing_weak_in_the_default_offer() {
 }
 
 #[test]
-fn a_recording_of_today_is_no_use_to_a_quantum_computer() {
-    let (root, origin, dir) =
-        (Authority::new("Root"), Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
-    let tls = json!({ "certificates": [root.issue("a.test").files(dir.path(), "own")] });
-    let gateway = Gateway::start(SIGMA, &config(tls, to_origin(&origin), json!({}))).unwrap();
-    run(async {
-        let stream = shake(&gateway, &root.client(None), "a.test").await.unwrap();
-        assert_eq!(stream.tls().unwrap().key_exchange, "X25519MLKEM768");
-    });
-}
-
-#[test]
 fn an_ssl_narrows_the_versions_for_its_names() {
     let (root, origin) = (Authority::new("Root"), Origin::echo("a").unwrap());
     let [all, new, old] = ["all.test", "new.test", "old.test"].map(|name| root.issue(name));
@@ -158,83 +141,6 @@ fn tickets_outlive_reloads_and_end_with_their_key() {
 }
 
 #[test]
-fn cleartext_clients_are_redirected_to_https() {
-    let (root, origin, dir) =
-        (Authority::new("Root"), Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
-    let tls = json!({ "certificates": [root.issue("a.test").files(dir.path(), "own")] });
-    let cleartext = free_port();
-    for (attribute, port) in [(json!({}), ":{port}"), (json!({ "redirect": { "https_port": 443 } }), "")] {
-        let rest = json!({
-            "global_rules": [{ "id": "1", "plugins": { "redirect": { "http_to_https": true } } }],
-            "plugin_attr": attribute,
-        });
-        let mut whole: Value = serde_json::from_str(&config(tls.clone(), to_origin(&origin), rest)).unwrap();
-        whole["listeners"].as_array_mut().unwrap().push(json!(format!("127.0.0.1:{cleartext}")));
-        let gateway = Gateway::start(SIGMA, &whole.to_string()).unwrap();
-        let own_port = gateway.address().port().unwrap().to_string();
-        let mut client = Peer::connect(&Address::loopback(cleartext)).unwrap();
-        let answer = client.ask("GET /a%20b?c HTTP/1.1\r\nHost: a.test\r\n\r\n").unwrap();
-        let location = format!("https://a.test{}/a%20b?c", port.replace("{port}", &own_port));
-        assert_eq!((answer.status(), answer.head.get("location")), (301, Some(location.as_str())));
-        run(async {
-            let mut stream = shake(&gateway, &root.client(None), "a.test").await.unwrap();
-            assert_eq!(status(&ask(&mut stream, "a.test", "/a%20b?c", "").await.unwrap()), 200);
-        });
-    }
-}
-
-/// The first message of a client, whole.
-async fn hello(client: &ClientTls) -> Vec<u8> {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let socket = Stream::connect_tcp(listener.local_addr().unwrap()).await.unwrap();
-    let taken = async {
-        let (mut server, _) = listener.accept().await.unwrap();
-        let mut bytes = vec![0; 5];
-        server.read_exact(&mut bytes).await.unwrap();
-        let mut record = vec![0; usize::from(u16::from_be_bytes([bytes[3], bytes[4]]))];
-        server.read_exact(&mut record).await.unwrap();
-        [bytes, record].concat()
-    };
-    tokio::select! {
-        biased;
-        bytes = taken => bytes,
-        shaken = client.shake(socket, "a.test") => panic!("nobody answers: {:?}", shaken.err()),
-    }
-}
-
-/// A slow client that holds a slot loses it to the next one that needs it, long before its time has ended; where there
-/// is room for both, both stay.
-#[test]
-fn a_handshake_that_stalls_makes_room_for_others() {
-    let (root, origin, dir) =
-        (Authority::new("Root"), Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
-    let files = root.issue("a.test").files(dir.path(), "own");
-    for (places, makes_room) in [(1, true), (2, false)] {
-        // Longer than anything here takes.
-        let tls = json!({ "certificates": [files], "handshake_timeout_ms": 600_000 });
-        let rest = json!({ "workers": 1, "tls": { "handshakes_per_worker": places } });
-        let gateway = Gateway::start(SIGMA, &config(tls, to_origin(&origin), rest)).unwrap();
-        run(async {
-            let client = root.client(None);
-            let first = hello(&client).await;
-            let address = std::net::SocketAddr::from(([127, 0, 0, 1], gateway.address().port().unwrap()));
-            let mut dawdler = Stream::connect_tcp(address).await.unwrap();
-            dawdler.write_all(&first).await.unwrap();
-            // It gets a response, so it has its place.
-            dawdler.read_exact(&mut [0; 5]).await.unwrap();
-            shake(&gateway, &client, "a.test").await.unwrap();
-            if makes_room {
-                let mut rest = Vec::new();
-                // Ends with the gateway's alert, or with a reset.
-                let _ = dawdler.read_to_end(&mut rest).await;
-            } else {
-                assert!(dawdler.write_all(&[]).await.is_ok());
-            }
-        });
-    }
-}
-
-#[test]
 fn ciphers_and_curves_are_those_that_are_named() {
     let (root, origin, dir) =
         (Authority::new("Root"), Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
@@ -270,25 +176,4 @@ fn ciphers_and_curves_are_those_that_are_named() {
     check(&["-servername", b, "-groups", "P-256"], Some("Server Temp Key: ECDH, prime256v1"));
     check(&["-servername", b, "-groups", "P-384"], None);
     assert!(gateway.stderr().contains("Sigma has ECDHE, not DHE"), "{}", gateway.stderr());
-}
-
-#[test]
-fn a_cipher_or_curve_that_is_unknown_is_refused_with_those_that_are_known() {
-    let (root, origin) = (Authority::new("Root"), Origin::echo("a").unwrap());
-    let check = |tls: Value, ssl: Value, place: &str| {
-        let mut ssl = root.issue("a.test").ssl(ssl);
-        (ssl["id"], ssl["sni"]) = ("a".into(), "a.test".into());
-        let text = config(tls, to_origin(&origin), json!({ "ssls": [ssl] }));
-        let Err(refused) = Gateway::start(SIGMA, &text) else { panic!("{place}: it starts") };
-        let refused = refused.to_string();
-        assert!(refused.contains(place) && refused.contains("; use "), "{refused}");
-    };
-    check(
-        json!({ "ciphers": "HIGH:!aNULL" }),
-        json!({}),
-        "listeners[0].tls.ciphers: unknown cipher \"HIGH\"",
-    );
-    check(json!({ "curves": "P-521" }), json!({}), "listeners[0].tls.curves: unknown curve \"P-521\"");
-    check(json!(true), json!({ "ssl_ciphers": "AES128-SHA" }), "ssl_ciphers: unknown cipher \"AES128-SHA\"");
-    check(json!(true), json!({ "ssl_curves": "" }), "ssl_curves: the list has no curve");
 }
