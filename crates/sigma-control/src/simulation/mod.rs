@@ -15,12 +15,16 @@
 //! Each simulation has a thread of its own, because the wheel of deadlines and others belong to a thread.
 
 mod active_checks;
+mod answer_fields;
 mod balance;
+mod cache_keys;
 mod client_ends;
 mod discovery;
 mod drain;
+mod failures;
 mod gateway;
 mod log;
+mod mirrors;
 mod node_faults;
 mod node_limits;
 mod node_states;
