@@ -51,22 +51,31 @@ impl Stalled {
 
     /// Kinds and payloads of the frames of its stream that have come.
     pub(crate) fn frames(&mut self) -> Vec<(u8, Vec<u8>)> {
-        let mut piece = [0; 16 * 1024];
+        self.receive();
+        self.received().map(|(kind, payload)| (kind, payload.to_vec())).collect()
+    }
+
+    /// Reads the bytes that have come.
+    fn receive(&mut self) {
+        let mut piece = [0; 64 * 1024];
         match self.socket.read(&mut piece) {
             Ok(n) => self.read.extend_from_slice(&piece[..n]),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
             Err(error) => panic!("{error}"),
         }
-        let (mut frames, mut rest) = (Vec::new(), &self.read[..]);
-        while let Some((header, payload)) = rest.split_at_checked(9) {
+    }
+
+    /// Kinds and payloads of the whole frames of its stream.
+    fn received(&self) -> impl Iterator<Item = (u8, &[u8])> {
+        let mut rest = &self.read[..];
+        let frames = std::iter::from_fn(move || {
+            let (header, payload) = rest.split_at_checked(9)?;
             let length = u32::from_be_bytes([0, header[0], header[1], header[2]]) as usize;
-            let Some((payload, next)) = payload.split_at_checked(length) else { break };
-            if header[8] == 1 {
-                frames.push((header[3], payload.to_vec()));
-            }
+            let (payload, next) = payload.split_at_checked(length)?;
             rest = next;
-        }
-        frames
+            Some((header[8], header[3], payload))
+        });
+        frames.filter(|(stream, ..)| *stream == 1).map(|(_, kind, payload)| (kind, payload))
     }
 
     pub(crate) fn waits_for_head(&mut self) {
@@ -77,10 +86,15 @@ impl Stalled {
     /// Opens its window, and reads `body` and what ends the stream: an END_STREAM flag of DATA, or trailers.
     pub(crate) fn takes(&mut self, body: &[u8]) {
         self.socket.write_all(&frame(8, 0, 1, &1_000_000_u32.to_be_bytes())).unwrap();
-        let data = |frames: Vec<(u8, Vec<u8>)>| -> Vec<u8> {
-            frames.into_iter().filter(|(kind, _)| *kind == 0).flat_map(|(_, data)| data).collect()
-        };
-        assert!(until(PATIENCE, || data(self.frames()) == body), "{:?}", self.frames());
+        let is_data = |(kind, _): &(u8, &[u8])| *kind == 0;
+        let has_all = until(PATIENCE, || {
+            self.receive();
+            self.received().filter(is_data).map(|(_, data)| data.len()).sum::<usize>() >= body.len()
+        });
+        let lengths: Vec<_> = self.received().map(|(kind, payload)| (kind, payload.len())).collect();
+        assert!(has_all, "kinds and lengths of the frames: {lengths:?}");
+        let data = self.received().filter(is_data).flat_map(|(_, data)| data);
+        assert!(data.eq(body), "other bytes than those of the body in {lengths:?}");
     }
 }
 
