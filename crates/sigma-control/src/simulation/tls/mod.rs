@@ -1,5 +1,5 @@
-//! TLS of clients and nodes. Both are the gateway's own TLS over a connection in memory; the bytes of a handshake are
-//! random, whatever the seed.
+//! TLS of clients and nodes. Each peer uses the gateway's own TLS over a connection in memory. The seed does not choose
+//! the bytes of a handshake, which are random.
 
 mod certificates;
 mod clients;
@@ -159,7 +159,7 @@ fn status(answer: &str) -> u16 {
     answer.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
-/// Returns the certificate for a name; the error of the handshake if there is none.
+/// Returns the certificate for a name, or the error of the handshake if the gateway has no certificate for it.
 async fn shown(gateway: &Gateway, root: &Authority, name: &str) -> Result<Vec<u8>, String> {
     let stream = shake(gateway, &root.client(None), name).await?;
     Ok(stream.tls().unwrap().peer_chain[0].to_vec())
