@@ -534,9 +534,10 @@ mod tests {
     }
 
     /// Moved into its box once for every request: rarely needed state has its own box. Up to 1,024 bytes the allocator
-    /// takes its short path; held bytes, HTTP/3, owners of connections and reading ahead take 64 bytes more.
+    /// takes its short path; held bytes, HTTP/3, owners of connections and reading ahead take 72 bytes more, which is in
+    /// the allocator's next size of 1,280.
     #[test]
     fn an_exchange_needs_little_room() {
-        assert!(room(exchange) <= 1088, "{} bytes", room(exchange));
+        assert!(room(exchange) <= 1096, "{} bytes", room(exchange));
     }
 }
